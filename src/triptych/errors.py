@@ -1,0 +1,5 @@
+"""The one exception for a user's mistake: its text is the sentence the user reads, and no traceback is shown."""
+
+
+class UserError(Exception):
+    """Something the user can put right. The message names the setting and what would work."""
