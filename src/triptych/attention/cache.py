@@ -1,0 +1,51 @@
+"""Keys and values of earlier decoding steps, so that a new token costs one query instead of a whole pass."""
+
+import torch
+
+from triptych.attention.shapes import Float, Tensor
+
+
+class LayerCache:
+    """Keys and values of one attention layer, in a buffer of ``capacity`` positions made at first use."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    def extend(
+        self, key: Float[Tensor, "B G T D"], value: Float[Tensor, "B G T D"]
+    ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
+        """Append T positions and return all so far (views, S = length). Raises ValueError beyond the capacity."""
+        end = self.length + key.shape[2]
+        if end > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} positions, and {end} were asked for")
+        B, G, _, D = key.shape
+        if self._key is None or self._value is None or (self.length == 0 and self._key.shape[:2] != (B, G)):
+            self._key = torch.empty(B, G, self.capacity, D, dtype=key.dtype, device=key.device)
+            self._value = torch.empty_like(self._key)
+        self._key[:, :, self.length : end] = key
+        self._value[:, :, self.length : end] = value
+        self.length = end
+        return self._key[:, :, :end], self._value[:, :, :end]
+
+
+class KeyValueCache:
+    """One LayerCache per layer. ``length`` is the number of positions decoded so far."""
+
+    def __init__(self, *, layers: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.layers = [LayerCache(capacity) for _ in range(layers)]
+
+    def __getitem__(self, layer: int) -> LayerCache:
+        return self.layers[layer]
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length
+
+    def reset(self) -> None:
+        """Forget everything; the buffers are kept."""
+        for layer in self.layers:
+            layer.length = 0

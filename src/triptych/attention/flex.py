@@ -1,0 +1,114 @@
+"""Attention through FlexAttention: a compiled kernel that also takes a change to the scores before softmax.
+
+Dong et al. 2024, arXiv 2412.05496. Compiles on the first call of each shape (about 20 s on a CPU), has a backward
+pass on GPUs only, and skips the blocks that the mask hides.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from triptych.attention.masks import AttentionMask
+from triptych.attention.naive import ScoreMod
+from triptych.attention.shapes import Float, Tensor
+from triptych.errors import UserError
+
+COMPILATIONS = 64  # kinds of call (shapes, masks, dtypes) in one process; torch's own limit of 8 is soon reached
+CPU_TRAINING = (
+    "attention=flex cannot train on a CPU (FlexAttention has no backward pass there): train with attention=flash "
+    "(or attention=naive where a score_mod is set), or on a GPU; a trained model evaluates with flex on a CPU"
+)
+
+
+def attend(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B G S D"],
+    value: Float[Tensor, "B G S D"],
+    mask: AttentionMask,
+    score_mod: ScoreMod | None = None,
+) -> Float[Tensor, "B H T D"]:
+    """Context from FlexAttention. On a CPU, raises UserError for float64 and when a gradient is asked for."""
+    if query.device.type == "cpu" and query.dtype == torch.float64:
+        raise UserError("attention=flex has no float64 on a CPU: use attention=naive or flash, or float32")
+    needs_grad = any(tensor.requires_grad for tensor in (query, key, value))
+    if query.device.type == "cpu" and torch.is_grad_enabled() and needs_grad:
+        raise UserError(CPU_TRAINING)
+    B, H, T, _ = query.shape
+    S = key.shape[2]
+    block_mask = None
+    if mask.hides_by_position(T, S) or mask.key_padding is not None:
+        block_mask = _block_mask(mask, B, T, S, query.device)
+    call: Callable[..., Any] = flex_attention if torch.compiler.is_compiling() else _compiled()
+    return call(
+        query,
+        key,
+        value,
+        score_mod=_at_offset(score_mod, mask.query_offset),
+        block_mask=block_mask,
+        enable_gqa=key.shape[1] != H,
+    )
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Any]:
+    # fullgraph: past the limit, an error instead of the plain computation. A step of cached decoding costs no
+    # compilation: sizes and offsets that change become variables of the kernel at their second value.
+    compiled = torch.compile(flex_attention, fullgraph=True)
+
+    def call(*args: Any, **options: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=COMPILATIONS):
+            return compiled(*args, **options)
+
+    return call
+
+
+@lru_cache(maxsize=64)
+def _at_offset(score_mod: ScoreMod | None, offset: int) -> ScoreMod | None:
+    """FlexAttention counts queries from 0; ours stand at ``offset``. Cached: a new function would recompile."""
+    if score_mod is None or offset == 0:
+        return score_mod
+    return lambda score, b, h, q, k: score_mod(score, b, h, q + offset, k)
+
+
+def _block_mask(mask: AttentionMask, batch: int, queries: int, keys: int, device: torch.device) -> BlockMask:
+    """The description as a BlockMask: kept for ever where positions decide it, for one forward pass under padding."""
+    if mask.key_padding is None:
+        return _positional(mask.causal, mask.window, mask.query_offset, queries, keys, device)
+    padding = mask.key_padding
+
+    def build() -> BlockMask:
+        by_position = _rule(mask.causal, mask.window, mask.query_offset)
+        return create_block_mask(
+            lambda b, h, q, k: by_position(b, h, q, k) & padding[b, k],
+            batch,
+            None,
+            queries,
+            keys,
+            device=device,
+        )
+
+    return mask.lowered(("flex", queries, keys), build)
+
+
+@lru_cache(maxsize=64)
+def _positional(
+    causal: bool, window: int | None, offset: int, queries: int, keys: int, device: torch.device
+) -> BlockMask:
+    # Kept, so it must serve training too: what inference mode makes, backward refuses.
+    with torch.inference_mode(False):
+        return create_block_mask(_rule(causal, window, offset), None, None, queries, keys, device=device)
+
+
+def _rule(causal: bool, window: int | None, offset: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def rule(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        seen = k >= 0
+        if causal:
+            seen = seen & (k <= q + offset)
+        if window is not None:
+            seen = seen & (k > q + offset - window) & (k < q + offset + window)
+        return seen
+
+    return rule
