@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: blocks around the attention core, and the models made of them."""
