@@ -1,0 +1,1 @@
+"""From a hub id, a folder or an embedded source to batches."""

@@ -1,0 +1,92 @@
+"""Batches: typed, and each a pure function of (seed, epoch, k), so that resuming or splitting needs no replay."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+@dataclass
+class TextBatch:
+    """Windows of text for a language model: ``targets`` are ``tokens`` one position later."""
+
+    tokens: Tensor  # B T
+    targets: Tensor  # B T
+
+    @property
+    def seen(self) -> int:
+        """Characters that this batch predicts."""
+        return self.targets.numel()
+
+
+@dataclass
+class Probe:
+    """One fixed example to take maps of, with the visible labels of its streams ("text"; "source" and "target")."""
+
+    example: str  # what it is, for the record
+    batch: Any  # a batch of one
+    labels: dict[str, list[str]]
+
+
+class TrainingBatches(Protocol):
+    """Training data as batches on demand."""
+
+    per_epoch: int
+
+    def batch(self, epoch: int, k: int) -> Any:
+        """Batch ``k`` of ``epoch``, computed without touching any other."""
+        ...
+
+
+class _OnDemand(Dataset):
+    """Adapter: DataLoader asks for the n-th batch of the whole run."""
+
+    def __init__(self, batches: TrainingBatches) -> None:
+        self.batches = batches
+
+    def __getitem__(self, n: int) -> Any:
+        epoch, k = divmod(n, self.batches.per_epoch)
+        return self.batches.batch(epoch, k)
+
+
+class _From(Sampler[int]):
+    """start, start + 1, start + 2, ... without end: the number of updates ends a run, not the data."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def __iter__(self) -> Iterator[int]:
+        n = self.start
+        while True:
+            yield n
+            n += 1
+
+
+def training_loader(batches: TrainingBatches, *, start: int, workers: int, pin_memory: bool) -> DataLoader:
+    """An endless loader whose first batch is number ``start`` of the run (0 unless it resumes)."""
+    return DataLoader(
+        _OnDemand(batches),
+        batch_size=None,
+        sampler=_From(start),
+        num_workers=workers,
+        pin_memory=pin_memory,
+        # Without its own generator a loader draws from the global one, which dropout uses: resuming would differ.
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def permutation(count: int, seed: int, epoch: int) -> Tensor:
+    """A shuffle of ``range(count)`` that depends on seed and epoch alone."""
+    return torch.randperm(count, generator=generator_for(seed, epoch))
+
+
+def generator_for(*numbers: int) -> torch.Generator:
+    """A generator seeded by several numbers, mixed so that neighbours (seed 1, epoch 2) and (2, 1) differ."""
+    mixed = 0x9E3779B97F4A7C15
+    for number in numbers:
+        mixed = ((mixed ^ (number & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return torch.Generator().manual_seed(mixed >> 1)

@@ -1,0 +1,79 @@
+"""Data sets that need no network: made from what every Python installation carries."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+from triptych.errors import UserError
+
+Splits = dict[str, dict[str, list[Any]]]
+"""train, validation and test -> column name -> one value per row: what `datasets.Dataset.from_dict` takes."""
+
+HELD_OUT = 0.05  # of the characters, for validation and for test each
+
+
+def python_reference() -> Splits:
+    """Python's own language reference, as one text per split (column ``text``, one row).
+
+    The topics behind ``help("if")`` come in the order of a hash of their names, so that the three splits hold
+    alike material. A topic that another one contains (``while`` stands word for word in ``compound``) is left
+    out; a topic lies in one split only. Validation and test have about 5 % of the characters each. The same
+    interpreter always gives the same text; another Python version documents another language, so its
+    fingerprint differs.
+
+    Raises:
+        UserError: this Python was installed without its help texts.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise UserError(
+            "This Python carries no language reference (pydoc_data is missing): "
+            "use data=text with data.path=FILE instead."
+        ) from error
+    texts = _without_contained({name: _clean(text) for name, text in topics.items()})
+    budget = HELD_OUT * sum(map(len, texts.values()))
+    parts: dict[str, list[str]] = {"test": [], "validation": [], "train": []}
+    for name in sorted(texts, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        for part in parts.values():  # the first split with room for the whole topic; train always has
+            if part is parts["train"] or len(texts[name]) + sum(map(len, part)) <= budget:
+                part.append(texts[name])
+                break
+    return {split: {"text": ["\n".join(parts[split])]} for split in ("train", "validation", "test")}
+
+
+EMBEDDED: dict[str, Callable[[], Splits]] = {"python_reference": python_reference}
+"""Name after ``embedded:`` -> function that makes it."""
+
+
+def make(name: str) -> Splits:
+    """Make the embedded data set ``name``.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name not in EMBEDDED:
+        raise UserError(f"data.source=embedded:{name} does not exist; embedded are: {', '.join(sorted(EMBEDDED))}.")
+    return EMBEDDED[name]()
+
+
+def _clean(text: str) -> str:
+    """Composed characters (NFC), no blanks at line ends, single empty lines only, one newline at the end."""
+    lines = "\n".join(line.rstrip() for line in unicodedata.normalize("NFC", text).splitlines())
+    return re.sub(r"\n{3,}", "\n\n", lines).strip("\n") + "\n"
+
+
+def _without_contained(texts: dict[str, str]) -> dict[str, str]:
+    """Leave out every text whose paragraphs nearly all (95 % of the characters) stand in longer texts."""
+    kept: dict[str, str] = {}
+    seen: set[str] = set()
+    for name in sorted(texts, key=lambda name: (-len(texts[name]), name)):
+        # The same heading is underlined with another sign in another topic: compare the words only.
+        paragraphs = [" ".join(re.findall(r"\w+", paragraph)) for paragraph in texts[name].split("\n\n")]
+        repeated = sum(len(paragraph) for paragraph in paragraphs if paragraph in seen)
+        if repeated < 0.95 * sum(map(len, paragraphs)):
+            kept[name] = texts[name]
+            seen.update(paragraphs)
+    return kept
