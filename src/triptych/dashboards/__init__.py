@@ -1,0 +1,1 @@
+"""From figures, texts and pages to every configured logger; the run's own report."""

@@ -1,0 +1,428 @@
+// The report's viewer: draws the learning curves and the attention maps from the JSON that the page carries.
+"use strict";
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const read = (id) => ($(id) ? JSON.parse($(id).textContent) : null);
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const stops = (name) => css(name).split(",").map((stop) => stop.trim().split(/\s+/)).map(([at, c]) => [Number(at), c]);
+  // Plotly reads a subset of HTML in its texts: what comes from data must not be taken for markup there.
+  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showTips: false };
+  const layoutBase = () => ({
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, color: css("--soft"), size: 12 },
+    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink") } },
+  });
+  const option = (value, text) => {
+    const made = document.createElement("option");
+    made.value = value;
+    made.textContent = text;
+    return made;
+  };
+
+  // ---------------------------------------------------------------- learning curves
+  const curves = read("curve-data") || [];
+  // "train/loss", "val/loss", "train/loss_step": one picture per last word, one line per column
+  const family = (name) => name.split("/").pop().replace(/_(step|epoch)$/, "");
+  const families = [...new Set(curves.map((curve) => family(curve.name)))];
+  families.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
+
+  function drawCurves() {
+    const chosen = curves.filter((curve) => family(curve.name) === $("pick-metric").value);
+    const axis = $("pick-axis").value;
+    const traces = chosen.map((curve, i) => {
+      const often = curve.values.length > 60;
+      return {
+        type: "scatter",
+        mode: often ? "lines" : "lines+markers",
+        name: plain(curve.name),
+        x: curve[axis] || curve.steps,
+        y: curve.values,
+        line: { color: css(`--series-${i % 4}`), width: often ? 1.4 : 2.2 },
+        marker: { size: 5 },
+        hovertemplate: "%{y:.4g}",
+      };
+    });
+    const grid = { gridcolor: css("--line"), linecolor: css("--line"), zeroline: false, automargin: true };
+    Plotly.react($("curve"), traces, {
+      ...layoutBase(),
+      width: $("curves").clientWidth,
+      height: 300,
+      margin: { l: 44, r: 8, t: 8, b: 44 },
+      hovermode: "x unified",
+      showlegend: true,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+      xaxis: { ...grid, title: { text: axis === "seconds" ? "wall time (s)" : "step" } },
+      yaxis: { ...grid },
+    }, CONFIG);
+  }
+
+  if (curves.length) {
+    families.forEach((name) => $("pick-metric").append(option(name, name)));
+    $("pick-metric").parentElement.hidden = families.length < 2;
+    $("pick-axis").parentElement.hidden = !curves.some((curve) => curve.seconds);
+    $("curve-pickers").addEventListener("change", drawCurves);
+  } else {
+    $("curves").hidden = true;
+  }
+
+  // ---------------------------------------------------------------- map data
+  const data = read("map-data");
+  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+  function half(bits) {
+    const sign = bits & 0x8000 ? -1 : 1;
+    const exponent = (bits >> 10) & 31;
+    const fraction = bits & 1023;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return exponent ? sign * (1 + fraction / 1024) * 2 ** (exponent - 15) : sign * fraction * 2 ** -24;
+  }
+
+  const decoded = new Map();
+  // Numbers of one record, head by head: {values: Float32Array (NaN where hidden), hidden: Uint8Array}
+  function numbers(record, view) {
+    const key = `${data.records.indexOf(record)} ${view}`;
+    if (!decoded.has(key)) {
+      const size = record.shape.reduce((a, b) => a * b, 1);
+      const mask = bytes(data.masks[record.visible]);
+      const packed = bytes(record[view]);
+      const values = new Float32Array(size).fill(NaN);
+      const hidden = new Uint8Array(size);
+      for (let i = 0, at = 0; i < size; i++) {
+        if ((mask[i >> 3] >> (7 - (i & 7))) & 1) {
+          values[i] = half(packed[at] | (packed[at + 1] << 8));
+          at += 2;
+        } else hidden[i] = 1;
+      }
+      decoded.set(key, { values, hidden });
+    }
+    return decoded.get(key);
+  }
+
+  // ---------------------------------------------------------------- map viewer
+  const state = { example: null, site: null, step: 0, head: "all", view: "weights", row: null };
+  const of = (example, site) => data.records.filter((r) => r.example === example && r.site === site);
+  const current = () => of(state.example, state.site)[state.step];
+  const name = (tokens, i) => `“${tokens[i]}”`;
+  const short = (value) => (Number.isFinite(value) ? Number(value.toPrecision(3)).toString() : "not a number");
+
+  function fill(select, entries, wanted) {
+    select.replaceChildren(...entries);
+    const values = [...select.options].map((o) => o.value);
+    select.value = values.includes(wanted) ? wanted : values[0];
+    return select.value;
+  }
+
+  function fillPickers() {
+    const examples = [...new Set(data.records.map((r) => r.example))];
+    state.example = fill($("pick-example"), examples.map((e) => option(e, e)), state.example);
+    const sites = new Map();
+    data.records.filter((r) => r.example === state.example).forEach((r) => sites.set(r.site, r));
+    const records = [...sites.values()];
+    const several = new Set(records.map((r) => r.operation)).size > 1;
+    const layer = (r) => `layer ${r.layer}${several ? `, ${r.operation}` : ""}`;
+    const entries = records.map((r) => {
+      const alone = records.filter((other) => layer(other) === layer(r)).length === 1; // two stacks may look the same
+      return option(r.site, alone ? layer(r) : `${layer(r)} (${r.site})`);
+    });
+    state.site = fill($("pick-site"), entries, state.site);
+    const moments = of(state.example, state.site);
+    state.step = Math.min(state.step, moments.length - 1);
+    const slider = $("pick-step");
+    slider.max = moments.length - 1;
+    slider.value = state.step;
+    slider.disabled = $("play").disabled = moments.length < 2;
+    const record = current();
+    const heads = record.heads.map(String);
+    state.head = fill($("pick-head"), [option("all", `all ${heads.length} heads`),
+      ...heads.map((h) => option(h, `head ${h}`))], state.head);
+    const views = $("pick-view");
+    views.disabled = !record.scores;
+    if (!record.scores) state.view = "weights";
+    views.querySelectorAll("input").forEach((input) => { input.checked = input.value === state.view; });
+    if (state.row === null || state.row >= record.shape[1]) state.row = record.shape[1] - 1;
+  }
+
+  // One scale for every head and step of a layer, so that pictures can be compared
+  function range(view) {
+    let largest = 0;
+    of(state.example, state.site).forEach((record) => {
+      if (record[view]) numbers(record, view).values.forEach((v) => {
+        if (Math.abs(v) > largest && Number.isFinite(v)) largest = Math.abs(v);
+      });
+    });
+    if (view === "scores") return [-(largest || 1), largest || 1];
+    return [0, [0.05, 0.1, 0.2, 0.5, 1].find((top) => largest <= top + 1e-6) || largest];
+  }
+
+  const grid = (values, offset, rows, columns) => Array.from({ length: rows }, (_, i) =>
+    Array.from(values.subarray(offset + i * columns, offset + (i + 1) * columns), (v) => (Number.isFinite(v) ? v : null)));
+
+  function tickAxis(tokens, pixels, longest) {
+    const every = Math.max(1, Math.ceil(9 / (pixels / tokens.length)));
+    const at = tokens.map((_, i) => i).filter((i) => i % every === 0);
+    const cut = (t) => (t.length > longest ? `${t.slice(0, longest - 1)}…` : t);
+    // whole numbers with texts, not a category axis: there, repeated tokens would fall together
+    return { tickmode: "array", tickvals: at, ticktext: at.map((i) => plain(cut(tokens[i]))) };
+  }
+
+  function drawMap() {
+    const record = current();
+    const [, T, S] = record.shape;
+    const { values } = numbers(record, state.view);
+    const [low, high] = range(state.view);
+    const colours = stops(state.view === "weights" ? "--ramp" : "--diverging");
+    const queries = data.labels[record.queries];
+    const keys = data.labels[record.keys];
+    const all = state.head === "all" && record.heads.length > 1;
+    const shown = all ? record.heads.map((_, i) => i) : [Math.max(0, record.heads.indexOf(Number(state.head)))];
+    const room = $("map").clientWidth;
+    const narrow = room < 480;
+    const lines = Math.ceil(shown.length / (all ? (narrow ? 2 : room < 800 ? 3 : 4) : 1));
+    const columns = Math.ceil(shown.length / lines);
+    const longest = narrow ? 8 : 16;
+    const width = (tokens) => Math.min(longest, Math.max(...tokens.map((t) => t.length)));
+    const upright = width(keys) === 1;
+    const font = Math.min(13, Math.max(9, (0.8 * room) / Math.max(S, T)));
+    const gap = all ? 14 : 0;
+    const left = all ? 1 : width(queries) * font * 0.66 + 12;
+    const bottom = all ? 6 : upright ? 22 : width(keys) * font * 0.66 + 12;
+    const top = all ? 20 : 4;
+    const free = (room - left - 2 - gap * (columns - 1)) / columns;
+    const cell = Math.min(free / S, all ? 40 : 44, (all ? 400 : 760) / T);
+    const w = Math.max(cell * S, 24);
+    const h = Math.max(cell * T, 24);
+    const step = h + (all ? gap + 14 : 0);
+    const total = { w: left + columns * w + gap * (columns - 1) + 2, h: top + (lines - 1) * step + h + bottom };
+    const layout = {
+      ...layoutBase(),
+      width: total.w,
+      height: total.h,
+      margin: { l: 0, r: 0, t: 0, b: 0 },
+      plot_bgcolor: css("--ground"), // hidden cells are holes; the style sheet hatches what shows through
+      dragmode: false,
+      annotations: [],
+      coloraxis: { cmin: low, cmax: high, colorscale: colours, showscale: false },
+    };
+    const traces = shown.map((head, n) => {
+      const x = left + (n % columns) * (w + gap);
+      const y = top + Math.floor(n / columns) * step;
+      const suffix = n ? String(n + 1) : "";
+      const axis = { showgrid: false, zeroline: false, fixedrange: true, ticks: "", showline: true, mirror: true,
+        linecolor: css("--soft"), linewidth: 1, tickfont: { size: font, family: css("--mono"), color: css("--ink") },
+        showticklabels: !all };
+      layout[`xaxis${suffix}`] = { ...axis, ...tickAxis(keys, w, longest), tickangle: upright ? 0 : -90,
+        range: [-0.5, S - 0.5], domain: [x / total.w, (x + w) / total.w], anchor: `y${suffix}` };
+      layout[`yaxis${suffix}`] = { ...axis, ...tickAxis(queries, h, longest), range: [T - 0.5, -0.5],
+        domain: [1 - (y + h) / total.h, 1 - y / total.h], anchor: `x${suffix}` };
+      if (all) layout.annotations.push({ text: `head ${record.heads[head]}`, showarrow: false, xref: "paper",
+        yref: "paper", x: x / total.w, y: 1 - (y - 1) / total.h, xanchor: "left", yanchor: "bottom",
+        font: { size: 12, color: css("--ink") } });
+      return { type: "heatmap", z: grid(values, head * T * S, T, S), coloraxis: "coloraxis", hoverinfo: "none",
+        xaxis: `x${suffix}`, yaxis: `y${suffix}` };
+    });
+    Plotly.react($("map"), traces, layout, CONFIG);
+
+    $("scale-low").textContent = short(low);
+    $("scale-high").textContent = short(high);
+    $("scale-bar").style.background = `linear-gradient(90deg, ${colours.map(([at, c]) => `${c} ${at * 100}%`).join(", ")})`;
+    $("scale-name").textContent = state.view === "weights" ? "weight (after softmax)" : "score (before softmax)";
+    $("scale-mask").hidden = !numbers(record, state.view).hidden.includes(1);
+    $("hint-one").hidden = all;
+    $("hint-all").hidden = !all;
+    drawCaption(record);
+    drawRow(record, state.row);
+  }
+
+  function entropy(record, heads) {
+    const { values, hidden } = numbers(record, "weights");
+    const [, T, S] = record.shape;
+    let sum = 0;
+    let rows = 0;
+    heads.forEach((head) => {
+      for (let i = 0; i < T; i++) {
+        let bits = 0;
+        let seen = false;
+        for (let j = 0, at = (head * T + i) * S; j < S; j++, at++) {
+          seen = seen || !hidden[at];
+          if (values[at] > 0) bits -= values[at] * Math.log2(values[at]);
+        }
+        if (seen) { sum += bits; rows += 1; }
+      }
+    });
+    return rows ? sum / rows : NaN;
+  }
+
+  function drawCaption(record) {
+    const one = record.heads.indexOf(Number(state.head));
+    const heads = state.head === "all" ? record.heads.map((_, i) => i) : [one];
+    const which = state.head === "all" ? `${record.heads.length} heads` : `head ${state.head}`;
+    const stage = state.view === "weights" ? "weights, after softmax" : "scores, before softmax";
+    const at = record.checkpoint ? `checkpoint ${record.checkpoint}` : `step ${record.step.toLocaleString("en")}`;
+    const operation = record.operation.charAt(0).toUpperCase() + record.operation.slice(1);
+    $("map-title").textContent = `${operation}, layer ${record.layer}, ${which}: ${stage}, ${at}`;
+    const moments = of(state.example, state.site);
+    $("step-shown").textContent = `${record.step.toLocaleString("en")} (${state.step + 1} of ${moments.length})`;
+    $("pick-step").setAttribute("aria-valuetext", `step ${record.step}`);
+    const facts = [
+      ["Operation", record.operation], ["Layer", `${record.layer} (${record.site})`], ["Head", which], ["Shows", stage],
+      ["Mask", record.mask], ["Score", record.score], ["Example", record.example],
+      ["Step", record.step.toLocaleString("en")],
+      ["Parameters", record.checkpoint ? `of ${record.checkpoint}` : "as they were in training"],
+      ["Data", record.data.slice(0, 12)], ["Backend", `${record.backend} (${record.kernel})`], ["Dtype", record.dtype],
+      ["Capture error", record.capture_error === null ? "not a number" : record.capture_error.toExponential(1)],
+      ["Row entropy", `mean ${short(entropy(record, heads))} bits (0: one key has all)`],
+    ];
+    $("caption").replaceChildren(...facts.flatMap(([term, text]) => {
+      const dt = document.createElement("dt");
+      const dd = document.createElement("dd");
+      dt.textContent = term;
+      dd.textContent = text;
+      return [dt, dd];
+    }));
+  }
+
+  // One row of the map as text: the keys, shaded by the weight that this query gives them
+  function drawRow(record, row) {
+    const [, T, S] = record.shape;
+    const head = record.heads.indexOf(Number(state.head));
+    $("row").hidden = head < 0;
+    if (head < 0) return;
+    const { values, hidden } = numbers(record, "weights");
+    const queries = data.labels[record.queries];
+    const keys = data.labels[record.keys];
+    const offset = (head * T + row) * S;
+    const best = Array.from({ length: S }, (_, j) => j).filter((j) => values[offset + j] > 0)
+      .sort((a, b) => values[offset + b] - values[offset + a]).slice(0, 3);
+    const strong = document.createElement("b");
+    strong.textContent = `query ${row} ${name(queries, row)}`;
+    $("row-title").replaceChildren("Weights of ", strong, best.length
+      ? `: ${best.map((j) => `${short(values[offset + j])} on ${name(keys, j)} (${j})`).join(", ")}`
+      : ": none, the mask hides every key");
+    const ramp = stops("--ramp");
+    const [, top] = range("weights");
+    $("row-tokens").className = Math.max(...keys.map((k) => k.length)) > 1 ? "words" : "";
+    $("row-tokens").replaceChildren(...keys.map((token, j) => {
+      const span = document.createElement("span");
+      const value = values[offset + j];
+      span.textContent = token;
+      span.title = hidden[offset + j] ? "hidden by the mask" : `key ${j}: ${short(value)}`;
+      if (hidden[offset + j]) span.className = "hidden";
+      else if (Number.isFinite(value)) {
+        const [r, g, b] = shade(ramp, value / top);
+        span.style.background = `rgb(${r},${g},${b})`;
+        span.style.color = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1c2430" : "#ffffff";
+      }
+      if (record.kind === "self" && j === row) span.classList.add("self");
+      return span;
+    }));
+  }
+
+  function shade(ramp, share) {
+    const at = Math.min(Math.max(share, 0), 1);
+    const i = Math.max(1, ramp.findIndex(([stop]) => stop >= at));
+    const [[a, from], [b, to]] = [ramp[i - 1], ramp[i]];
+    const part = (colour, k) => parseInt(colour.slice(1 + 2 * k, 3 + 2 * k), 16);
+    return [0, 1, 2].map((k) => Math.round(part(from, k) + ((at - a) / (b - a)) * (part(to, k) - part(from, k))));
+  }
+
+  function point(event) {
+    const record = current();
+    const [, T, S] = record.shape;
+    const { x: j, y: i, curveNumber } = event.points[0];
+    const head = state.head === "all" ? curveNumber : record.heads.indexOf(Number(state.head));
+    const at = (head * T + i) * S + j;
+    return { record, head, i, j, at };
+  }
+
+  function showTip(event) {
+    const { record, head, i, j, at } = point(event);
+    const { values, hidden } = numbers(record, state.view);
+    const value = hidden[at] ? "hidden by the mask" : `${state.view === "weights" ? "weight" : "score"} ${short(values[at])}`;
+    const tip = $("tip");
+    tip.textContent = `${state.head === "all" ? `head ${record.heads[head]}\n` : ""}` +
+      `query ${i} ${name(data.labels[record.queries], i)}\nkey ${j} ${name(data.labels[record.keys], j)}\n${value}`;
+    tip.hidden = false;
+    const { clientX: x, clientY: y } = event.event;
+    tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${y + 18 + tip.offsetHeight > innerHeight ? y - tip.offsetHeight - 12 : y + 18}px`;
+    drawRow(record, i);
+  }
+
+  function refresh() {
+    fillPickers();
+    drawMap();
+  }
+
+  // The address says what is shown, so a map can be pointed at: report.html#site=...&head=3&step=4000&view=scores
+  function toAddress() {
+    const { example, site, head, view } = state;
+    const query = new URLSearchParams({ example, site, head, view, step: current().step });
+    try {
+      history.replaceState(null, "", `#${query}`);
+    } catch { /* a page inside a dashboard's frame has no address of its own */ }
+  }
+
+  function fromAddress() {
+    const query = new URLSearchParams(location.hash.slice(1));
+    ["example", "site", "head", "view"].forEach((field) => { state[field] = query.get(field) || state[field]; });
+    if (!["weights", "scores"].includes(state.view)) state.view = "weights";
+    const steps = [...new Set(data.records.map((r) => r.step))];
+    state.step = query.has("step") ? steps.indexOf(Number(query.get("step"))) : -1;
+    if (state.step < 0) state.step = Infinity; // the latest moment
+  }
+
+  function startMaps() {
+    fromAddress();
+    refresh();
+    const picks = { "pick-example": "example", "pick-site": "site", "pick-head": "head" };
+    Object.entries(picks).forEach(([id, field]) => $(id).addEventListener("change", () => {
+      state[field] = $(id).value;
+      if (field === "example") state.row = null;
+    }));
+    $("pick-view").addEventListener("change", (event) => { state.view = event.target.value; });
+    $("pick-step").addEventListener("input", () => { state.step = Number($("pick-step").value); refresh(); });
+    $("pickers").addEventListener("change", () => { refresh(); toAddress(); }); // after the listeners of its fields
+    $("pickers").addEventListener("submit", (event) => event.preventDefault());
+    let timer = null;
+    $("play").addEventListener("click", () => {
+      const last = of(state.example, state.site).length - 1;
+      clearInterval(timer);
+      state.step = 0;
+      refresh();
+      timer = setInterval(() => {
+        state.step = Math.min(state.step + 1, last);
+        if (state.step >= last) clearInterval(timer);
+        refresh();
+      }, 800);
+    });
+    $("map").on("plotly_hover", showTip);
+    $("map").on("plotly_unhover", () => { $("tip").hidden = true; drawRow(current(), state.row); });
+    $("map").on("plotly_click", (event) => {
+      const { record, head, i } = point(event);
+      if (state.head === "all") state.head = String(record.heads[head]);
+      state.row = i;
+      $("tip").hidden = true;
+      refresh();
+      toAddress();
+    });
+  }
+
+  // ---------------------------------------------------------------- start, and again when the window or theme changes
+  const draw = () => {
+    if (curves.length) drawCurves();
+    if (data) drawMap();
+  };
+  if (curves.length) drawCurves();
+  if (data) startMaps();
+  let width = innerWidth;
+  let waiting = null;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // a phone's address bar changes the height only
+    width = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(draw, 120);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+})();

@@ -1,0 +1,138 @@
+"""Read a run folder as it is: also one that is still running, was interrupted, or lacks a file.
+
+Every reader returns what it could read; what it could not goes into ``notes`` as a sentence for the page.
+"""
+
+import csv
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_TIME_COLUMNS = ("wall_seconds", "seconds", "wall_time", "elapsed", "time")
+_POINTS = 1000  # of one curve; more cannot be seen on a page
+_SAMPLES = 12
+_LONGEST = 4000  # characters of one sample, and of the config in thousands of lines
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One logged metric over training."""
+
+    name: str  # as logged, "val/loss"
+    steps: list[int]
+    seconds: list[float] | None  # since the run started; None where no time was logged
+    values: list[float | None]  # None: not a finite number
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the model wrote at one moment."""
+
+    step: int
+    prompt: str
+    text: str  # without the prompt
+
+
+def read_summary(folder: Path, notes: list[str]) -> dict[str, Any]:
+    """summary.json, or {} where there is none."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        notes.append("This run has no summary.json yet.")
+        return {}
+    except (OSError, ValueError) as error:
+        notes.append(f"summary.json could not be read ({type(error).__name__}).")
+        return {}
+    if not isinstance(summary, dict):
+        notes.append("summary.json does not hold an object.")
+        return {}
+    return summary
+
+
+def read_config(folder: Path) -> str:
+    """config.yaml as text, or ""."""
+    try:
+        return (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")[: 25 * _LONGEST]
+    except OSError:
+        return ""
+
+
+def read_curves(folder: Path, notes: list[str]) -> list[Curve]:
+    """The columns of metrics.csv; its rows are sparse, each holds what was logged together."""
+    rows: list[dict[str, float]] = []
+    dropped = 0
+    try:
+        text = (folder / "metrics.csv").read_text(encoding="utf-8", errors="replace")
+        for row in csv.DictReader(text.splitlines()):
+            numbers = {name: number for name, cell in row.items() if name and (number := _number(cell)) is not None}
+            step = numbers.get("step")
+            if step is None or not math.isfinite(step):
+                dropped += 1
+            else:
+                rows.append(numbers)
+    except FileNotFoundError:
+        notes.append("This run has no metrics.csv yet.")
+    except (OSError, csv.Error) as error:
+        notes.append(f"metrics.csv could not be read to its end ({type(error).__name__}).")
+    if dropped:
+        notes.append(f"metrics.csv: {dropped} rows without a step were left out.")
+    rows.sort(key=lambda row: row["step"])
+    names = sorted({name for row in rows for name in row})
+    clock = next((name for last in _TIME_COLUMNS for name in names if name.split("/")[-1] == last), None)
+    times = [(row["step"], row[clock]) for row in rows if clock in row and math.isfinite(row[clock])] if clock else []
+    curves = []
+    for name in names:
+        if name in ("step", "epoch", clock) or name.startswith("test/"):  # tested once: no curve
+            continue
+        points = [(row["step"], row[name]) for row in rows if name in row]
+        kept = _spread(len(points), _POINTS)
+        steps = [points[i][0] for i in kept]
+        values = [float(f"{points[i][1]:.6g}") if math.isfinite(points[i][1]) else None for i in kept]
+        # validation rows carry no time of their own: read it off the training rows around them
+        seconds = np.interp(steps, *np.array(times).T).round(2).tolist() if times else None
+        curves.append(Curve(name, [int(step) for step in steps], seconds, values))
+    return curves
+
+
+def read_samples(folder: Path, notes: list[str]) -> list[Sample]:
+    """samples.jsonl, latest first; of many, the first, the last and some between."""
+    samples: list[Sample] = []
+    dropped = 0
+    try:
+        text = (folder / "samples.jsonl").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        notes.append(f"samples.jsonl could not be read ({type(error).__name__}).")
+        return []
+    for line in text.split("\n"):
+        try:
+            row = json.loads(line) if line.strip() else None
+            if row is not None:
+                written, prompt = str(row["text"]), str(row.get("prompt") or "")
+                samples.append(Sample(int(row["step"]), prompt, written.removeprefix(prompt)[:_LONGEST]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            dropped += 1
+    if dropped:
+        notes.append(f"samples.jsonl: {dropped} lines could not be read.")
+    samples.sort(key=lambda sample: sample.step)  # stable: several prompts keep their order
+    kept = _spread(len(samples), _SAMPLES)
+    if len(kept) < len(samples):
+        notes.append(f"{len(kept)} of {len(samples)} text samples are shown; all are in samples.jsonl.")
+    return [samples[i] for i in reversed(kept)]
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return None
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``count`` places: the first, the last, evenly spaced between."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist() if count else []

@@ -1,0 +1,54 @@
+"""Samples of what a model says, while it trains: kept in ``samples.jsonl`` and sent to every dashboard."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from triptych.dashboards import publish
+from triptych.folder import write_atomically
+from triptych.maps.capture import probing
+from triptych.tasks.base import Task
+
+
+class Samples(pl.Callback):
+    """Asks the task for a sample every N updates and at the end.
+
+    path: ``samples.jsonl``. every_n_steps: 0 for the end only. resumed_at: a resumed run's step; later rows are cut.
+    options: what ``Task.sample`` takes.
+    """
+
+    def __init__(self, *, path: Path, every_n_steps: int, resumed_at: int | None, options: dict[str, Any]) -> None:
+        self.path, self.every_n_steps, self.options = path, every_n_steps, options
+        self.rows = [] if resumed_at is None else [row for row in read(path) if row["step"] <= resumed_at]
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
+            self._take(trainer, pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._take(trainer, pl_module)
+
+    def _take(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
+        step = trainer.global_step
+        if not trainer.is_global_zero or (self.rows and self.rows[-1]["step"] == step):
+            return
+        assert isinstance(task, Task)
+        with probing(task.model):
+            prompt, text = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]
+        self.rows.append({"step": step, "prompt": prompt, "text": text})
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.rows)
+        write_atomically(self.path, lines)
+        publish.text(trainer.loggers, "samples", prompt + text, step)
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a samples file; nothing when there is none."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
