@@ -155,9 +155,7 @@ def test_train_without_a_task_passes_nothing(ready: Path) -> None:
     assert seen(ready)[0] == ["scripts/train.py"]
 
 
-@pytest.mark.parametrize(
-    "task", ["$(shell touch bad)", "`touch bad`", "a'b", "a b", "; touch bad", "$(", "a,b"]
-)
+@pytest.mark.parametrize("task", ["$(shell touch bad)", "`touch bad`", "a'b", "a b", "; touch bad", "$(", "a,b"])
 def test_a_strange_task_reaches_the_script_as_one_word(ready: Path, task: str) -> None:
     run_make(ready, "train", f"task={task}")
     assert seen(ready)[0] == ["scripts/train.py", f"task={task}"]

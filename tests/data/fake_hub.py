@@ -53,9 +53,7 @@ class FakeHub:
         The settings of the hub are read at import, so no test can use it in its own process. ``home`` is the
         child's cache: the same one twice is a second visit.
         """
-        settings = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))
-        }
+        settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
         settings |= {
             "HF_ENDPOINT": self.url,
             "HF_HOME": str(home),

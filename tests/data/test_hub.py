@@ -20,7 +20,8 @@ from triptych.data import sources
 from triptych.errors import UserError
 
 def visit(**given):
-    settings = dict(source="acme/pairs", path=None, config=None, revision=None, document=False, seed=1,
+    settings = dict(source="acme/pairs", path=None, config=None, revision=None, files=None,
+        document=False, seed=1,
         columns={"en": "en", "de": "de"}, splits={"train": "train", "validation": 0.25, "test": 0.25}) | given
     try:
         data = sources.open(**settings)
@@ -40,6 +41,14 @@ ASK: dict[str, dict[str, Any]] = {
     "jsonl": {},
     "tagged": {"revision": "v1"},
     "text": {"source": "acme/Poem", "columns": {"text": "text"}, "document": True, "splits": WHOLE},
+    # Beside the whole text the repository has pieces of it as csv, which would win.
+    "chosen file": {
+        "source": "acme/pieces",
+        "files": "input.txt",
+        "columns": {"text": "text"},
+        "document": True,
+        "splits": WHOLE,
+    },
     "images": {"source": "acme/digits", "columns": {"image": "img", "label": "label"}},
     "configured": {
         "source": "acme/books",
@@ -85,10 +94,11 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         hub.repositories = {
             "acme/pairs": {"main": pair_files, "v1": {"train.jsonl": jsonl(*pairs[:4])}},
             "acme/Poem": {"main": {"README.md": b"A poem.\n", "input.txt": POEM.encode()}},
-            "acme/digits": {"main": {"data/train-00000-of-00001.parquet": digits(place)}},
-            "acme/books": {
-                "main": {"README.md": card, "en-fr/train.jsonl": jsonl(*books), "en-it/train.jsonl": b""}
+            "acme/pieces": {
+                "main": {"input.txt": POEM.encode(), "train.csv": b"Text\nTwo\n", "test.csv": b"Text\nroads\n"}
             },
+            "acme/digits": {"main": {"data/train-00000-of-00001.parquet": digits(place)}},
+            "acme/books": {"main": {"README.md": card, "en-fr/train.jsonl": jsonl(*books), "en-it/train.jsonl": b""}},
             "acme/script": {"main": {"script.py": b"raise SystemExit('run!')", "README.md": b"old\n"}},
             "acme/gated": {"main": pair_files},
             "acme/late": {"main": pair_files},
@@ -157,7 +167,7 @@ def test_hub_and_folder_with_the_same_content_have_one_fingerprint(
     folder.mkdir()
     for name, content in visits.pair_files.items():
         (folder / name).write_bytes(content)
-    settings: dict[str, Any] = {"config": None, "revision": None, "document": False, "seed": 1}
+    settings: dict[str, Any] = {"config": None, "revision": None, "files": None, "document": False, "seed": 1}
     data = sources.open(
         source="acme/pairs",
         path=str(folder),

@@ -30,7 +30,9 @@ def rows(path: Path | str | None, **given: Any) -> datasets.DatasetDict:
         "seed": 1,
     }
     return sources.open(
-        **{"source": "a/b", "path": path and str(path), "config": None, "revision": None} | settings | given
+        **{"source": "a/b", "path": path and str(path), "config": None, "revision": None, "files": None}
+        | settings
+        | given
     )
 
 
@@ -86,9 +88,7 @@ def test_readme_of_a_folder_names_its_splits(tmp_path: Path) -> None:
         "---\nconfigs:\n- config_name: default\n  data_files:\n"
         "  - {split: train, path: mine.txt}\n  - {split: test, path: held.txt}\n---\n"
     )
-    found = text(
-        tmp_path, columns={"text": "Text"}, splits={"train": "train", "validation": "test", "test": "test"}
-    )
+    found = text(tmp_path, columns={"text": "Text"}, splits={"train": "train", "validation": "test", "test": "test"})
     assert found == {"train": "to train on", "validation": "to test on", "test": "to test on"}
 
 
@@ -125,11 +125,7 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
 
     plain = datasets.Dataset.from_dict({"text": ["one", "two", "three"]})
     shuffled = datasets.Dataset.from_dict({"text": ["three", "two", "one"]}).select([2, 1, 0])
-    assert (
-        of(plain)
-        == of(shuffled)
-        == of(datasets.concatenate_datasets([plain.select([0]), plain.select([1, 2])]))
-    )
+    assert of(plain) == of(shuffled) == of(datasets.concatenate_datasets([plain.select([0]), plain.select([1, 2])]))
     others = [["one", "two", "threE"], ["onet", "wo", "three"], ["two", "one", "three"]]
     assert len({of(plain), *(of(datasets.Dataset.from_dict({"text": other})) for other in others)}) == 4
 
@@ -140,6 +136,7 @@ def test_embedded_source_has_its_own_splits() -> None:
         path=None,
         config=None,
         revision=None,
+        files=None,
         columns={"text": "text"},
         splits=CUT,
         document=True,

@@ -23,7 +23,7 @@ def attend(
     mask: AttentionMask,
 ) -> Float[Tensor, "B H T D"]:
     """Context from a fused kernel. Raises UserError when none can run on these tensors."""
-    key, value, options, empty = _lower(query, key, value, mask)
+    key, value, options, empty = _lower(query, key, value, mask, gpu=query.device.type != "cpu")
     with sdpa_kernel(FUSED):
         try:
             context = F.scaled_dot_product_attention(query, key, value, **options)
@@ -44,7 +44,7 @@ def kernel(
 
     Raises UserError when none can run.
     """
-    key, value, options, _ = _lower(query, key, value, mask)
+    key, value, options, _ = _lower(query, key, value, mask, gpu=query.device.type != "cpu")
     with sdpa_kernel(FUSED):
         try:
             choice = torch._fused_sdp_choice(query, key, value, **options)
@@ -86,7 +86,7 @@ def _active_implementation() -> str | None:
 
 
 def _lower(
-    query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask
+    query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, *, gpu: bool
 ) -> tuple[Tensor, Tensor, dict, Tensor | None]:
     """Keys, values and options for the kernel, and the rows (B 1 T 1) whose context must be set to 0 after it."""
     T, S, grouped = query.shape[2], key.shape[2], query.shape[1] != key.shape[1]
@@ -94,20 +94,20 @@ def _lower(
     if mask.hides_by_position(T, S):
         # is_causal aligns the first query with the first key, so it is exact only without an offset. GPU
         # kernels take it only for square shapes.
-        is_causal = mask.causal and mask.window is None and mask.key_padding is None
-        is_causal = is_causal and mask.query_offset == 0 and T == S
+        is_causal = mask.causal and mask.query_offset == 0 and T == S
+        is_causal = is_causal and mask.key_padding is None and (mask.window is None or mask.window >= T)
         if not is_causal:
             hidden = mask.visible(T, S, query.device)
     elif mask.key_padding is not None:
         hidden = mask.key_padding[:, None, None, :]
-    if hidden is not None and query.device.type != "cpu":
+    if gpu and hidden is not None:
         # A row of -inf is NaN in some GPU kernels: let it see everything, then set its context to 0. The CPU
         # kernel gives 0 itself (a test holds it to that).
         described = hidden
         empty = mask.lowered(("empty", T, S, query.device), lambda: ~described.any(dim=-1, keepdim=True))
         hidden = mask.lowered(("not empty", T, S, query.device), lambda: described | empty)
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if grouped and query.device.type != "cpu" and (hidden is not None or not half):
+    if gpu and grouped and (hidden is not None or not half):
         # On GPUs only the flash kernel knows grouped heads, and it takes neither a mask nor float32.
         shared = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)

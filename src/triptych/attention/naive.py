@@ -37,13 +37,13 @@ def scores(
     with torch.autocast(query.device.type, enabled=False):
         score = query @ key.transpose(-2, -1) / math.sqrt(D)
     if score_mod is not None:
-        at = dict(device=query.device)
+        device = query.device
         score = score_mod(
             score,
-            torch.arange(B, **at)[:, None, None, None],
-            torch.arange(H, **at)[None, :, None, None],
-            torch.arange(mask.query_offset, mask.query_offset + T, **at)[None, None, :, None],
-            torch.arange(S, **at)[None, None, None, :],
+            torch.arange(B, device=device)[:, None, None, None],
+            torch.arange(H, device=device)[None, :, None, None],
+            torch.arange(mask.query_offset, mask.query_offset + T, device=device)[None, None, :, None],
+            torch.arange(S, device=device)[None, None, None, :],
         )
     return score.masked_fill(~mask.visible(T, S, query.device), -math.inf)
 

@@ -36,6 +36,15 @@ class Live(pl.Callback):
         self._bar: Progress | None = None
         self._drawn = 0.0
 
+    def state_dict(self) -> dict[str, Any]:
+        # A resumed run's next row is the same mean as an uninterrupted run's.
+        return {"loss_sum": None if self._loss_sum is None else float(self._loss_sum), "losses": self._losses}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        loss_sum = state_dict["loss_sum"]
+        self._loss_sum = None if loss_sum is None else torch.tensor(loss_sum)
+        self._losses = state_dict["losses"]
+
     @property
     def seen_per_second(self) -> float | None:
         """Median speed of the updates after the first 20; None for a shorter run."""

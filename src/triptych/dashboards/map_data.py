@@ -2,10 +2,11 @@
 
 One entry per record. Numbers are float16 (three significant digits), little endian, base64, in the order
 head, query, key, and only for cells that the mask lets the query see; ``masks`` says which those are (packed
-bits). Labels and masks that repeat are stored once and referred to by their index.
+bits). Labels, masks and pictures that repeat are stored once and referred to by their index.
 """
 
 import base64
+import io
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from torch import Tensor
 
 from triptych.maps.labels import label
@@ -34,13 +36,18 @@ def pack(folder: Path, budget: int, notes: list[str]) -> dict[str, Any] | None:
     """
     labels: dict[tuple[str, ...], int] = {}
     masks: dict[str, int] = {}
+    pictures: dict[str, int] = {}
     moments = []
     for path in sorted(folder.glob("step-*.safetensors")):
         try:
-            moments.append([_entry(record, labels, masks) for record in load(path)])
+            moments.append([_entry(record, labels, masks, pictures) for record in load(path)])
         except Exception as error:  # whatever is wrong with one file, the page still comes out
             notes.append(f"maps/{path.name} could not be read ({type(error).__name__}).")
-    tables = {"labels": [[label(token) for token in tokens] for tokens in labels], "masks": list(masks)}
+    tables = {
+        "labels": [[label(token) for token in tokens] for tokens in labels],
+        "masks": list(masks),
+        "pictures": list(pictures),
+    }
     room = budget - len(json.dumps(tables)) - 40
     entries = _fitting([moment for moment in moments if moment], room, notes)
     return {"records": entries, **tables} if entries else None
@@ -75,7 +82,9 @@ def _fitting(moments: list[list[_Entry]], room: int, notes: list[str]) -> list[_
     return kept
 
 
-def _entry(record: MapRecord, labels: dict[tuple[str, ...], int], masks: dict[str, int]) -> _Entry:
+def _entry(
+    record: MapRecord, labels: dict[tuple[str, ...], int], masks: dict[str, int], pictures: dict[str, int]
+) -> _Entry:
     visible = ~record.masked.cpu().numpy()
     return {name: getattr(record, name) for name in _FACTS} | {
         "capture_error": record.capture_error if math.isfinite(record.capture_error) else None,
@@ -87,6 +96,9 @@ def _entry(record: MapRecord, labels: dict[tuple[str, ...], int], masks: dict[st
         "visible": masks.setdefault(_base64(np.packbits(visible)), len(masks)),
         "weights": _half(record.weights, visible),
         "scores": None if record.scores is None else _half(record.scores, visible),
+        "grid": None if record.grid is None else list(record.grid),
+        "picture": None if record.picture is None else pictures.setdefault(_png(record.picture), len(pictures)),
+        "outcome": record.outcome,
     }
 
 
@@ -94,6 +106,14 @@ def _half(values: Tensor, visible: npt.NDArray[np.bool_]) -> str:
     numbers = values.detach().float().cpu().numpy()[visible]
     with np.errstate(over="ignore"):
         return _base64(numbers.astype("<f2"))
+
+
+def _png(picture: Tensor) -> str:
+    """H W 1 or H W 3, bytes, as the address of an image."""
+    pixels = picture.cpu().numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(buffer, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def _base64(array: npt.NDArray[Any]) -> str:

@@ -85,10 +85,11 @@ class MetricsFile(Logger):
 def read(path: Path) -> list[dict[str, float]]:
     """Rows of a metrics file as numbers, empty cells left out; a last line cut short by a kill is dropped."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            table = list(csv.DictReader(file))
+        text = path.read_text(encoding="utf-8")
     except OSError:
         return []
+    whole = text[: text.rfind("\n") + 1]
+    table = csv.DictReader(io.StringIO(whole))
     rows = []
     for row in table:
         try:

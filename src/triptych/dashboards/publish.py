@@ -36,3 +36,12 @@ def page(loggers: Iterable[Logger], name: str, path: Path, step: int) -> None:
             import wandb
 
             logger.experiment.log({name: wandb.Html(str(path)), "trainer/global_step": step})
+
+
+def close(loggers: Iterable[Logger], finished: bool) -> None:
+    """End the run in every dashboard, as finished or as failed."""
+    for logger in loggers:
+        logger.finalize("success" if finished else "failed")
+        if isinstance(logger, WandbLogger):
+            # Left open, the next run of this process would be logged into this one.
+            logger.experiment.finish(exit_code=0 if finished else 1)

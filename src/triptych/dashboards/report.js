@@ -141,7 +141,8 @@
     views.disabled = !record.scores;
     if (!record.scores) state.view = "weights";
     views.querySelectorAll("input").forEach((input) => { input.checked = input.value === state.view; });
-    if (state.row === null || state.row >= record.shape[1]) state.row = record.shape[1] - 1;
+    // over a picture CLS is first asked for; in a text the last position, which has seen all
+    if (state.row === null || state.row >= record.shape[1]) state.row = record.grid ? 0 : record.shape[1] - 1;
   }
 
   // One scale for every head and step of a layer, so that pictures can be compared
@@ -233,6 +234,107 @@
     $("hint-all").hidden = !all;
     drawCaption(record);
     drawRow(record, state.row);
+    drawPatches(record, state.row);
+  }
+
+  // ---------------------------------------------------------------- patches of a picture
+  const loaded = new Map();
+  function pictureOf(record, then) {
+    if (!loaded.has(record.picture)) {
+      const image = new Image();
+      loaded.set(record.picture, image);
+      image.src = data.pictures[record.picture];
+    }
+    const image = loaded.get(record.picture);
+    if (image.complete) then(image);
+    else image.addEventListener("load", () => { if (current() === record) then(image); }, { once: true });
+  }
+
+  // The picture, and over it, head by head, what one position attends to; a click on a patch asks for its row
+  function drawPatches(record, row) {
+    $("patches").hidden = !record.grid;
+    if (!record.grid) return;
+    const [rows, columns] = record.grid;
+    const [, T, S] = record.shape;
+    const prefix = S - rows * columns;
+    const labels = data.labels[record.queries];
+    const one = record.heads.indexOf(Number(state.head));
+    const heads = one < 0 ? record.heads.map((_, i) => i) : [one];
+    const { values } = numbers(record, "weights");
+    const at = (head, patch) => values[(head * T + row) * S + prefix + patch];
+    const strong = document.createElement("b");
+    strong.textContent = name(labels, row);
+    $("patches-title").replaceChildren(...(record.outcome ? [`${record.outcome}. `] : []), "What ", strong,
+      ` (${row < prefix ? "a token without a place" : "row,column of the patch"}) attends to. Click a patch to see its row.`);
+    $("prefix").replaceChildren(...labels.slice(0, prefix).map((token, i) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = token;
+      button.setAttribute("aria-pressed", String(i === row));
+      button.addEventListener("click", () => { state.row = i; refresh(); });
+      return button;
+    }));
+    let top = 0;
+    record.heads.forEach((_, head) => {
+      for (let patch = 0; patch < rows * columns; patch++) top = Math.max(top, at(head, patch) || 0);
+    });
+    pictureOf(record, (image) => {
+      const cell = Math.max(6, Math.floor((heads.length > 1 ? 190 : 340) / Math.max(rows, columns)));
+      const shown = [[null, "picture"], ...heads.map((head) => [head, `head ${record.heads[head]}`])];
+      $("overlays").replaceChildren(...shown.map(([head, title]) => {
+        const figure = document.createElement("figure");
+        const caption = document.createElement("figcaption");
+        caption.textContent = title;
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [columns * cell, rows * cell];
+        paint(canvas.getContext("2d"), image, head === null ? null : (patch) => at(head, patch) / (top || 1), rows, columns,
+          cell, row - prefix);
+        canvas.title = "click a patch to see its row";
+        canvas.addEventListener("click", (event) => {
+          const box = canvas.getBoundingClientRect();
+          const x = Math.min(columns - 1, Math.floor(((event.clientX - box.left) / box.width) * columns));
+          const y = Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows));
+          state.row = prefix + Math.max(0, y) * columns + Math.max(0, x);
+          refresh();
+        });
+        figure.append(caption, canvas);
+        return figure;
+      }));
+    });
+  }
+
+  function paint(context, image, share, rows, columns, cell, chosen) {
+    const [w, h] = [image.naturalWidth / columns, image.naturalHeight / rows];
+    const glow = stops("--glow");
+    context.imageSmoothingEnabled = false;
+    context.fillStyle = "#000000";
+    context.fillRect(0, 0, columns * cell, rows * cell);
+    for (let patch = 0; patch < rows * columns; patch++) {
+      const [y, x] = [Math.floor(patch / columns), patch % columns];
+      const part = share === null ? 1 : Math.min(Math.max(share(patch) || 0, 0), 1);
+      context.globalCompositeOperation = "source-over";
+      context.globalAlpha = share === null ? 1 : 0.2 + 0.3 * part;
+      context.drawImage(image, x * w, y * h, w, h, x * cell, y * cell, cell, cell);
+      if (share === null) continue;
+      context.globalCompositeOperation = "lighter";
+      context.globalAlpha = 0.58;
+      context.fillStyle = `rgb(${shade(glow, part).join(",")})`;
+      context.fillRect(x * cell, y * cell, cell, cell);
+    }
+    context.globalCompositeOperation = "source-over";
+    context.globalAlpha = 0.25;
+    context.strokeStyle = "#ffffff";
+    context.lineWidth = 1;
+    context.beginPath();
+    for (let y = 1; y < rows; y++) { context.moveTo(0, y * cell + 0.5); context.lineTo(columns * cell, y * cell + 0.5); }
+    for (let x = 1; x < columns; x++) { context.moveTo(x * cell + 0.5, 0); context.lineTo(x * cell + 0.5, rows * cell); }
+    context.stroke();
+    context.globalAlpha = 1;
+    if (chosen >= 0) {
+      context.strokeStyle = "#40dcff";
+      context.lineWidth = 2;
+      context.strokeRect((chosen % columns) * cell + 1, Math.floor(chosen / columns) * cell + 1, cell - 2, cell - 2);
+    }
   }
 
   function entropy(record, heads) {
@@ -268,6 +370,7 @@
     const facts = [
       ["Operation", record.operation], ["Layer", `${record.layer} (${record.site})`], ["Head", which], ["Shows", stage],
       ["Mask", record.mask], ["Score", record.score], ["Example", record.example],
+      ...(record.outcome ? [["Outcome", record.outcome]] : []),
       ["Step", record.step.toLocaleString("en")],
       ["Parameters", record.checkpoint ? `of ${record.checkpoint}` : "as they were in training"],
       ["Data", record.data.slice(0, 12)], ["Backend", `${record.backend} (${record.kernel})`], ["Dtype", record.dtype],

@@ -11,6 +11,7 @@ from triptych.dashboards import publish
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing
 from triptych.tasks.base import Task
+from triptych.tasks.checkpoints import require_finite
 
 
 class Samples(pl.Callback):
@@ -27,7 +28,8 @@ class Samples(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.every_n_steps and trainer.global_step % self.every_n_steps == 0:
+        step = trainer.global_step
+        if self.every_n_steps and step and step % self.every_n_steps == 0:
             self._take(trainer, pl_module)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -37,6 +39,7 @@ class Samples(pl.Callback):
         step = trainer.global_step
         if not trainer.is_global_zero or (self.rows and self.rows[-1]["step"] == step):
             return
+        require_finite(trainer)
         assert isinstance(task, Task)
         with probing(task.model):
             prompt, text = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]

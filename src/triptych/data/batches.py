@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,14 +23,30 @@ class TextBatch:
 
 
 @dataclass
+class ImageBatch:
+    """Normalised images; ``labels`` are classes, or shares of all classes where images were mixed."""
+
+    images: Tensor  # B C H W
+    labels: Tensor  # B, whole numbers; or B K
+
+    @property
+    def seen(self) -> int:
+        """Images in this batch."""
+        return len(self.images)
+
+
+@dataclass
 class Probe:
     """One fixed example to take maps of, with the visible labels of its streams ("text"; "source" and "target")."""
 
     example: str  # what it is, for the record
     batch: Any  # a batch of one
     labels: dict[str, list[str]]
+    picture: Tensor | None = None  # H W 1 or H W 3, bytes: what the batch shows, where positions are patches of it
+    grid: tuple[int, int] | None = None  # rows and columns of those patches; the last positions, row by row
 
 
+@runtime_checkable
 class TrainingBatches(Protocol):
     """Training data as batches on demand."""
 

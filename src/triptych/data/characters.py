@@ -19,7 +19,7 @@ TOKENIZER_FILE = "tokenizer.json"
 class CharacterData(pl.LightningDataModule):
     """A text as windows of ``context`` characters, each predicting the character after every position.
 
-    source, path, config, revision, columns, splits: see ``sources.open``. batch_size, eval_batch_size: windows.
+    source, path, config, revision, files, columns, splits: see ``sources.open``. batch_size, eval_batch_size: windows.
     seed: decides the order of training. workers: processes that make batches (0 is fastest for text in memory).
 
     Training: each epoch cuts the text into windows at another phase and shuffles them. Evaluation: every character
@@ -37,6 +37,7 @@ class CharacterData(pl.LightningDataModule):
         path: str | None,
         config: str | None,
         revision: str | None,
+        files: str | None,
         columns: Mapping[str, str],
         splits: Mapping[str, str | float],
         context: int,
@@ -49,8 +50,10 @@ class CharacterData(pl.LightningDataModule):
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if size < 1:
                 raise UserError(f"data.{name}={size}; it must be at least 1")
+        if workers < 0:
+            raise UserError(f"data.workers={workers}; it must be at least 0")
         self.source, self.path, self.config, self.revision = source, path, config, revision
-        self.columns, self.splits, self.seed = columns, splits, seed
+        self.files, self.columns, self.splits, self.seed = files, columns, splits, seed
         self.context, self.batch_size, self.eval_batch_size = context, batch_size, eval_batch_size
         self.workers = workers
         self.start = 0  # number of the run's next training batch; set when a run resumes
@@ -62,6 +65,7 @@ class CharacterData(pl.LightningDataModule):
             path=self.path,
             config=self.config,
             revision=self.revision,
+            files=self.files,
             columns=self.columns,
             splits=self.splits,
             document=True,

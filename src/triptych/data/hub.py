@@ -22,7 +22,7 @@ class _HubDown(Exception):
     """The hub gave no useful answer; the text says why."""
 
 
-def open_hub(source: str, config: str | None, revision: str | None) -> "DatasetDict":
+def open_hub(source: str, config: str | None, revision: str | None, wanted: str | None) -> "DatasetDict":
     """Read a hub data set; if the hub cannot be reached, the very same commit from the cache, and say so."""
     import datasets
 
@@ -33,7 +33,7 @@ def open_hub(source: str, config: str | None, revision: str | None) -> "DatasetD
     try:
         commit, files = _ask_hub(source, revision)
     except _HubDown as down:
-        return _from_cache(source, config, revision, str(down))
+        return _from_cache(source, config, revision, wanted, str(down))
     if f"{source.split('/')[1]}.py" in files:
         raise UserError(
             f"data.source={source} is a loading script, which is never run: use another hub id, "
@@ -42,9 +42,12 @@ def open_hub(source: str, config: str | None, revision: str | None) -> "DatasetD
     # A folder of that name in the working directory would win over the bare id.
     name = f"hf://datasets/{source}" if os.path.exists(source) else source
     try:
-        builder = datasets.load_dataset_builder(name, config, revision=revision)
+        options: dict[str, Any] = (
+            {"revision": revision} if wanted is None else {"revision": revision, "data_files": wanted}
+        )
+        builder = datasets.load_dataset_builder(name, config, **options)
         if hasattr(builder.config, "sample_by"):  # plain text: whole files, not one row per line
-            builder = datasets.load_dataset_builder(name, config, revision=revision, sample_by="document")
+            builder = datasets.load_dataset_builder(name, config, **options, sample_by="document")
         # After a failed request the library takes any commit that it has in its cache.
         if builder.hash != commit:
             raise _HubDown(f"it did not deliver commit {commit[:12]}")
@@ -54,11 +57,11 @@ def open_hub(source: str, config: str | None, revision: str | None) -> "DatasetD
         if isinstance(error, datasets.exceptions.DatasetNotFoundError) and "gated" in str(error):
             raise UserError(_gated(source)) from error
         raise UserError(
-            f"data.source={source}{_with(config, revision)} could not be opened: {reason(error)}; "
+            f"data.source={source}{with_settings(config, revision)} could not be opened: {reason(error)}; "
             "try again, or use data.path=FOLDER for a local copy."
         ) from error
     if not any(len(rows) for rows in found.values()):
-        raise UserError(f"data.source={source}{_with(config, revision)} is empty: it holds no rows.")
+        raise UserError(f"data.source={source}{with_settings(config, revision)} is empty: it holds no rows.")
     return found
 
 
@@ -102,7 +105,7 @@ def _ask_hub(source: str, revision: str | None) -> tuple[str, set[str]]:
     return answer.sha, {file.rfilename for file in answer.siblings or []}
 
 
-def _from_cache(source: str, config: str | None, revision: str | None, why: str) -> "DatasetDict":
+def _from_cache(source: str, config: str | None, revision: str | None, wanted: str | None, why: str) -> "DatasetDict":
     """The commit that ``revision`` was when the hub was last asked, as `datasets` prepared it then."""
     import datasets
     from datasets.naming import camelcase_to_snakecase
@@ -120,11 +123,16 @@ def _from_cache(source: str, config: str | None, revision: str | None, why: str)
         for folder in sorted(prepared.glob("*/*/*"))
         if folder.name == commit and (folder / "dataset_info.json").is_file()
     }
-    if config is not None:
+    # Chosen files are a configuration of their own there, named by a hash.
+    hashed = re.compile(r".*-[0-9a-f]{16}")
+    copies = {
+        known: folder for known, folder in copies.items() if bool(hashed.fullmatch(known)) == (wanted is not None)
+    }
+    if config is not None and wanted is None:
         copies = {known: folder for known, folder in copies.items() if known == config}
     if not copies:
         raise UserError(
-            f"The hub could not be reached ({why}), and data.source={source}{_with(config, revision)} is not "
+            f"The hub could not be reached ({why}), and data.source={source}{with_settings(config, revision)} is not "
             "in the cache: use data.path=FOLDER for a local copy."
         )
     if len(copies) > 1:
@@ -144,7 +152,7 @@ def _from_cache(source: str, config: str | None, revision: str | None, why: str)
     return found.as_dataset()
 
 
-def _with(config: str | None, revision: str | None) -> str:
+def with_settings(config: str | None, revision: str | None) -> str:
     given = {"data.config": config, "data.revision": revision}
     text = ", ".join(f"{setting}={value}" for setting, value in given.items() if value is not None)
     return f" ({text})" if text else ""

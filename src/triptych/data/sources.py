@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triptych.data import embedded
-from triptych.data.hub import open_hub, reason
+from triptych.data.hub import open_hub, reason, with_settings
 from triptych.errors import UserError
 
 if TYPE_CHECKING:  # `datasets` takes a second or two to import: only where data is opened
@@ -36,6 +36,7 @@ def open(
     path: str | None,
     config: str | None,
     revision: str | None,
+    files: str | None,
     columns: Mapping[str, str],
     splits: Mapping[str, str | float],
     document: bool,
@@ -49,6 +50,7 @@ def open(
             ``source``; a folder may name configurations and splits in the head of a README.md, as on the hub.
         config: configuration of a hub data set or folder that has several.
         revision: branch, tag or commit of a hub data set; None is its main branch.
+        files: only these files of a hub data set (a name or a pattern), as its ``train``; None for what it declares.
         columns: our column name -> theirs; ``a.b`` is field b of a nested column a. The result has only
             these. Text files on disk have no columns: they are the first one asked for.
         splits: for each of train, validation and test, either the name of a split of the original, or a
@@ -74,7 +76,7 @@ def open(
         made = embedded.make(source.removeprefix("embedded:"))
         found = datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in made.items()})
     else:
-        found = open_hub(source, config, revision)
+        found = open_hub(source, config, revision, files)
     found = datasets.DatasetDict({name: _select(rows, columns) for name, rows in found.items()})
     if document:
         found = datasets.DatasetDict({name: _join(rows, columns) for name, rows in found.items()})
@@ -244,7 +246,9 @@ def _from_path(path: Path, config: str | None, column: str) -> "DatasetDict":
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"data.path={path}{_with(config, None)} could not be read: {reason(error)}.") from error
+            raise UserError(
+                f"data.path={path}{with_settings(config, None)} could not be read: {reason(error)}."
+            ) from error
     if not any(len(rows) for rows in found.values()):
         raise UserError(f"data.path={path} is empty: it holds no rows.")
     return found

@@ -42,6 +42,9 @@ class MapRecord:
     kernel: str  # what ran inside it, e.g. "flash_attention"
     dtype: str  # of the captured tensors, e.g. "float32"
     capture_error: float  # max |weights @ value - the backend's own context|
+    picture: Tensor | None = None  # H W 1 or H W 3, bytes: where positions are patches, the picture they are of
+    grid: tuple[int, int] | None = None  # rows and columns of patches, which are the last positions, row by row
+    outcome: str | None = None  # what the model made of the example, in words
 
     def __post_init__(self) -> None:
         heads, queries, keys = self.weights.shape
@@ -54,6 +57,10 @@ class MapRecord:
             raise ValueError(f"scores {tuple(self.scores.shape)}, but weights {tuple(self.weights.shape)}")
         if self.visible is not None and self.visible.shape != self.weights.shape[1:]:
             raise ValueError(f"visible {tuple(self.visible.shape)}, but weights {tuple(self.weights.shape)}")
+        if self.grid is not None and (self.picture is None or self.grid[0] * self.grid[1] > min(queries, keys)):
+            raise ValueError(
+                f"a grid of {self.grid} patches needs a picture and as many positions, of {queries} x {keys}"
+            )
 
     @property
     def operation(self) -> str:
@@ -103,7 +110,8 @@ def save(records: list[MapRecord], path: Path | str) -> Path:
         for field in fields(record):
             content = getattr(record, field.name)
             if isinstance(content, Tensor):
-                tensors[f"{index}.{field.name}"] = content.detach().cpu().contiguous()
+                # A copy: layers share one mask, and safetensors refuses tensors that share memory.
+                tensors[f"{index}.{field.name}"] = content.detach().cpu().contiguous().clone()
             else:
                 entry[field.name] = content
         described.append(entry)
@@ -127,9 +135,9 @@ def load(path: Path | str) -> list[MapRecord]:
             tensors[name] = file.get_tensor(name)
     records = []
     for index, entry in enumerate(described):
-        for name in ("heads", "query_labels", "key_labels"):
-            entry[name] = tuple(entry[name])
-        for name in ("weights", "scores", "visible"):
+        for name in ("heads", "query_labels", "key_labels", "grid"):
+            entry[name] = tuple(entry[name]) if entry.get(name) is not None else None
+        for name in ("weights", "scores", "visible", "picture"):
             if f"{index}.{name}" in tensors:
                 entry[name] = tensors[f"{index}.{name}"]
         records.append(MapRecord(**entry))

@@ -62,7 +62,7 @@ def sheet(record: MapRecord) -> Picture:
     per_row = math.ceil(heads / lines)
     step_x, step_y = max(width + 16, 64), height + below + 26
     maps_width = left + per_row * step_x
-    page = _Page(max(maps_width + 106, 560))
+    page = Page(max(maps_width + 106, 560))
     page.line(f"{record.task} · layer {record.layer} · {record.operation} · step {record.step:,}", size=17)
     x0, first = _EDGE + left, page.bottom + 24  # where the first map begins
     page.grow(lines * step_y + 4)
@@ -108,7 +108,7 @@ def overview(records: list[MapRecord]) -> Picture:
     width = max(max(picture.shape[1] for row in rows for picture in row), 56)
     left, gap = 96, 10
     maps_width = left + len(heads) * (width + gap)
-    page = _Page(max(maps_width + 106, 560))
+    page = Page(max(maps_width + 106, 560))
     first = records[0]
     page.line(f"{first.task} · {first.example} · step {first.step:,}", size=17)
     for i, head in enumerate(heads):
@@ -216,8 +216,10 @@ def _drawable(text: str) -> str:
     return "".join(character if ord(character) in known and character >= " " else "□" for character in text)
 
 
-class _Page:
+class Page:
     """A white page that grows downwards; y runs down from the upper edge. Maps and text do not overlap."""
+
+    edge = _EDGE  # px that stay free on every side
 
     def __init__(self, width: int) -> None:
         self.width = width

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -30,22 +31,45 @@ class Block(nn.Module):
     """Attention, then feed-forward, each added to its own input: ``x + attention(norm(x))``, ``x + mlp(norm(x))``.
 
     Normalising before each part instead of after keeps training stable without tuning (Xiong et al. 2020,
-    arXiv 2002.04745). Dropout acts on what each part adds.
+    arXiv 2002.04745). Dropout and stochastic depth act on what each part adds.
     """
 
-    def __init__(self, *, width: int, attention: MultiHeadAttention, feed_forward: FeedForward, dropout: float) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float,
+        stochastic_depth: float = 0.0,
+    ) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width, bias=False)
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(width, bias=False)
         self.feed_forward = feed_forward
         self.dropout = nn.Dropout(dropout)
+        self.skip = StochasticDepth(stochastic_depth)
 
     def forward(
         self, x: Float[Tensor, "B T C"], mask: AttentionMask, cache: LayerCache | None = None
     ) -> Float[Tensor, "B T C"]:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask, None, cache))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = x + self.skip(self.dropout(self.attention(self.attention_norm(x), mask, None, cache)))
+        return x + self.skip(self.dropout(self.feed_forward(self.feed_forward_norm(x))))
+
+
+class StochasticDepth(nn.Module):
+    """In training, zero for a ``rate`` of the examples and scaled up for the others (Huang et al., arXiv 1603.09382)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B T C"]:
+        if not self.training or self.rate == 0:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) >= self.rate
+        return x * kept / (1 - self.rate)
 
 
 def initialise(model: nn.Module) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from triptych.attention.shapes import Float, Tensor
+from triptych.attention import KeyValueCache
+from triptych.attention.shapes import Float, Int, Tensor
 from triptych.errors import UserError
 from triptych.models.charlm import CharLM
 
@@ -20,7 +21,6 @@ def window_start(length: int, context: int) -> int:
     return 0 if length <= context else -(-(length - context) // step) * step
 
 
-@torch.inference_mode()
 def generate(
     model: CharLM,
     prompt: Sequence[int],
@@ -59,9 +59,8 @@ def generate(
         else:
             fresh = tokens[-1:]
         start = begin
-        logits = model(torch.tensor([fresh], device=device), cache)[0, -1]
         token = draw(
-            logits.float().cpu(),
+            _next_scores(model, torch.tensor([fresh], device=device), cache),
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
@@ -70,6 +69,11 @@ def generate(
         )
         tokens.append(token)
         yield token
+
+
+@torch.inference_mode()
+def _next_scores(model: CharLM, tokens: Int[Tensor, "B T"], cache: KeyValueCache | None) -> Float[Tensor, " V"]:
+    return model(tokens, cache)[0, -1].float().cpu()
 
 
 def draw(

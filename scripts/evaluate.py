@@ -1,0 +1,8 @@
+"""`make evaluate`: see conf/evaluate.yaml."""
+
+from triptych.command import command
+
+if __name__ == "__main__":
+    from triptych.run import evaluate
+
+    command(evaluate, "evaluate")

@@ -1,0 +1,8 @@
+"""`make predict`: see conf/predict.yaml."""
+
+from triptych.command import command
+
+if __name__ == "__main__":
+    from triptych.run import predict
+
+    command(predict, "predict")

@@ -1,0 +1,8 @@
+"""`make report`: rebuild a run's report.html; see conf/report.yaml."""
+
+from triptych.command import command
+
+if __name__ == "__main__":
+    from triptych.run import rebuild_report
+
+    command(rebuild_report, "report")

@@ -1,0 +1,241 @@
+"""Measurements, each a pair run side by side in one process so that a noisy machine disturbs both alike."""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from triptych import build, machine
+from triptych.attention import Attend, AttentionMask
+from triptych.dashboards.live import Live
+from triptych.dashboards.metrics_file import MetricsFile
+from triptych.errors import UserError
+from triptych.maps.callback import take_maps
+from triptych.maps.capture import probing
+from triptych.models.charlm import CharLM
+from triptych.models.decode import generate
+from triptych.tasks.base import Task
+
+WARM_UP = 20  # steps or calls that are run and not counted
+
+Row = tuple[str, float, str, float, float]  # what, its milliseconds, against what, its milliseconds, their ratio
+
+
+def run(config: DictConfig) -> None:
+    """Run the benchmarks that ``bench`` names and print a table of medians."""
+    names = list(BENCHMARKS) if config.bench == "all" else [config.bench]
+    for name in names:
+        if name not in BENCHMARKS:
+            raise UserError(f"bench={name} is not a benchmark; there are: all, {', '.join(BENCHMARKS)}")
+    build.check(config)
+    build.settle(config, None)
+    pl.seed_everything(config.seed, verbose=False)
+    device = machine.accelerator()
+    data = instantiate(config.data)
+    data.open()
+    console = Console(highlight=False)
+    title = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {device.type}, torch "
+    table = Table(title=title + torch.__version__, title_justify="left")
+    for column in ("bench", "what", "ms", "against", "ms", "ratio"):
+        table.add_column(column, justify="right" if column in ("ms", "ratio") else "left")
+    for name in names:
+        for what, ours, against, theirs, ratio in BENCHMARKS[name](config, data, device):
+            table.add_row(name, what, f"{ours:,.2f}", against, f"{theirs:,.2f}", f"{ratio:.2f}")
+    console.print(table)
+
+
+def loop(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """A training step in Lightning's loop, logging included, against a bare loop on the same model."""
+    steps, ours, theirs = config.steps, [], []
+    for _ in range(config.repeats):
+        ours.append(_lightning_loop(config, data, steps))
+        theirs.append(_bare_loop(config, data, device, steps))
+    return [_row("Lightning step", ours, "bare PyTorch step", theirs)]
+
+
+def attention(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """Causal attention forward and backward: flash against naive, at growing lengths."""
+    rows = []
+    for length in (256, 512, 1024, 2048):
+        q, k, v = (torch.randn(1, 4, length, 64, device=device, requires_grad=True) for _ in range(3))
+        mask = AttentionMask(causal=True)
+
+        def both(attend: Attend, q=q, k=k, v=v, mask=mask) -> None:  # type: ignore[no-untyped-def]
+            attend(q, k, v, mask).sum().backward()
+
+        flash, naive = Attend(backend="flash"), Attend(backend="naive")
+        ours, theirs = _paired(lambda: both(flash), lambda: both(naive), config.repeats, device, calls=10)  # noqa: B023
+        rows.append(_row(f"flash, {length} positions", ours, "naive", theirs))
+    return rows
+
+
+def decoding(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """256 characters drawn with the cache, against recomputing every position each time."""
+    model = _model(config, data).to(device).eval()
+    if not isinstance(model, CharLM) or model.context < 320:
+        raise UserError("bench=decoding needs task=charlm with model.context of 320 or more: leave experiment out")
+    prompt = data.ids["validation"][:16].tolist()
+
+    def draw(cached: bool) -> None:
+        for _ in generate(model, prompt, length=256, cached=cached, generator=torch.Generator().manual_seed(0)):
+            pass
+
+    ours, theirs = _paired(lambda: draw(True), lambda: draw(False), config.repeats, device, calls=1, warm_up=1)
+    return [_row("256 characters, cached", ours, "recomputed", theirs)]
+
+
+def optimizers(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """One step of the configured optimizer against torch.optim.Muon (where torch has it) and AdamW."""
+    model = _model(config, data).to(device)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    configured = instantiate(config.optimizer)(model)
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and name.startswith("blocks")]
+    rivals: dict[str, torch.optim.Optimizer] = {"AdamW, fused": torch.optim.AdamW(model.parameters(), fused=True)}
+    if hasattr(torch.optim, "Muon"):
+        rivals["torch.optim.Muon (matrices only)"] = torch.optim.Muon(matrices)
+    rows = []
+    for name, rival in rivals.items():
+        ours, theirs = _paired(configured.step, rival.step, config.repeats, device, calls=10)
+        rows.append(_row(type(configured).__name__, ours, name, theirs))
+    return rows
+
+
+def maps(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """A forward pass of one probe with every map captured and recorded, against the plain pass."""
+    task = build.build_task(config, _model(config, data), compiled=False).to(device)
+    (probe,) = data.probes(1, config.maps.length)
+
+    def plain() -> None:
+        with probing(task.model) as model:
+            task.answer(model, probe.batch)
+
+    def captured() -> None:
+        take_maps(
+            task, probe, layers=None, heads=None, scores=True, step=0, checkpoint=None, fingerprint=data.fingerprint
+        )
+
+    ours, theirs = _paired(captured, plain, config.repeats, device, calls=10)
+    return [_row("capture and record", ours, "plain forward", theirs)]
+
+
+BENCHMARKS: dict[str, Callable[[DictConfig, Any, torch.device], list[Row]]] = {
+    "loop": loop,
+    "attention": attention,
+    "decoding": decoding,
+    "optimizers": optimizers,
+    "maps": maps,
+}
+
+
+def _model(config: DictConfig, data: Any) -> nn.Module:
+    return build.build_model(config, data.sizes)
+
+
+def _lightning_loop(config: DictConfig, data: Any, steps: int) -> float:
+    """Milliseconds per step of a fit with the run's own callbacks and loggers; no validation, no maps."""
+    task = build.build_task(config, _model(config, data), compiled=False)
+    clock = _Clock(first=WARM_UP, last=WARM_UP + steps)
+    live = Live(unit=data.unit, console=Console(quiet=True), log_every=config.trainer.log_every_n_steps)
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        loggers = [
+            MetricsFile(path=path / "metrics.csv", resumed_at=None),
+            *build.loggers(config, path, resumed_at=None),
+        ]
+        trainer = build.build_trainer(
+            config,
+            path,
+            callbacks=[live, clock],
+            logger=loggers,
+            enable_checkpointing=False,
+            max_epochs=-1,
+            max_steps=WARM_UP + steps,
+            limit_val_batches=0,
+        )
+        trainer.fit(task, datamodule=data)
+    return clock.seconds / steps * 1e3
+
+
+class _Clock(pl.Callback):
+    """Wall time from the end of one step to the end of another."""
+
+    def __init__(self, *, first: int, last: int) -> None:
+        self.first, self.last, self.seconds = first, last, 0.0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.first:
+            self.seconds = -time.perf_counter()
+        elif trainer.global_step == self.last:
+            self.seconds += time.perf_counter()
+
+
+def _bare_loop(config: DictConfig, data: Any, device: torch.device, steps: int) -> float:
+    """Milliseconds per step of the same training written as a plain loop."""
+    model = _model(config, data).to(device)
+    task: Task = build.build_task(config, model, compiled=False)
+    optimizer = task.optimizer(model)
+    scheduler = task.scheduler(optimizer)
+    clip = config.trainer.gradient_clip_val
+    batches = iter(data.train_dataloader())
+    started = 0.0
+    for step in range(WARM_UP + steps):
+        if step == WARM_UP:
+            _wait(device)
+            started = time.perf_counter()
+        batch = next(batches)
+        loss, _ = task.loss(model(batch.tokens.to(device)), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        scheduler.step()
+    _wait(device)
+    return (time.perf_counter() - started) / steps * 1e3
+
+
+def _paired(
+    ours: Callable[[], Any],
+    theirs: Callable[[], Any],
+    repeats: int,
+    device: torch.device,
+    *,
+    calls: int,
+    warm_up: int = 3,
+) -> tuple[list[float], list[float]]:
+    """Milliseconds per call of both, alternating."""
+    for _ in range(warm_up):
+        ours()
+        theirs()
+    measured: tuple[list[float], list[float]] = ([], [])
+    for function, into, _ in zip(cycle((ours, theirs)), cycle(measured), range(2 * repeats), strict=False):
+        _wait(device)
+        started = time.perf_counter()
+        for _ in range(calls):
+            function()
+        _wait(device)
+        into.append((time.perf_counter() - started) / calls * 1e3)
+    return measured
+
+
+def _row(what: str, ours: list[float], against: str, theirs: list[float]) -> Row:
+    ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    return what, statistics.median(ours), against, statistics.median(theirs), ratio
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

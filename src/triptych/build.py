@@ -1,0 +1,217 @@
+"""From a configuration to data, model, task and trainer, refusing what does not fit together before any work."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from hydra.utils import get_class, get_method, instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from torch import nn
+
+from triptych import machine, options
+from triptych.attention import MultiHeadAttention
+from triptych.errors import UserError
+from triptych.models.blocks import parameter_count
+from triptych.tasks.base import Task
+
+WHOLE_NUMBERS = {  # and the least they may be
+    "seed": 0,
+    "validations": 1,
+    "checkpoint_every": 1,
+    "trainer.max_steps": 1,
+    "trainer.accumulate_grad_batches": 1,
+    "trainer.log_every_n_steps": 1,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``auto`` settings came to on this machine, and numbers derived from the configuration."""
+
+    device: torch.device
+    validation_every: int  # training batches between two validations
+
+
+def check(config: DictConfig) -> type[Task]:
+    """The task's class, once task, data, model, recipe and watched metric are known to belong together.
+
+    Raises UserError otherwise. Touches no data.
+    """
+    task: type[Task] = get_class(config.task._target_)
+    for part, expected in (("data", task.data_class), ("model", task.model_classes)):
+        chosen = get_class(config[part]._target_)
+        if not issubclass(chosen, expected):
+            raise UserError(
+                f"task={task.name} does not go with {part}={chosen.__name__}: leave out {part}=, or choose another task"
+            )
+    recipe = config.get("recipe")
+    if recipe is not None and recipe.task != task.name:
+        raise UserError(f"experiment={recipe.name} is a recipe for task={recipe.task}, not {task.name}")
+    if config.watch.metric not in task.metrics:
+        raise UserError(
+            f"watch.metric={config.watch.metric} is not a metric of task={task.name}; it has: {', '.join(task.metrics)}"
+        )
+    if config.watch.mode not in ("min", "max"):
+        raise UserError(f"watch.mode={config.watch.mode}; it must be min or max")
+    for key, least in WHOLE_NUMBERS.items():
+        number = OmegaConf.select(config, key)
+        if type(number) is not int or not least <= number < 2**32:
+            raise UserError(f"{key}={number}; it must be a whole number of at least {least}")
+    stop = config.early_stopping
+    if stop is not None and (type(stop) is not int or stop < 1):
+        raise UserError(f"early_stopping={stop}; it must be null, or a whole number of at least 1")
+    ema = config.ema
+    if ema is not None and (type(ema) is not float or not 0 < ema < 1):
+        raise UserError(f"ema={ema}; it must be null, or a number between 0 and 1 such as 0.99")
+    for part in ("data", "model", "attention", "optimizer", "scheduler"):
+        options.check(config[part], get_method(config[part]._target_), part)
+    if config.compile not in (True, False, "auto"):
+        raise UserError(f"compile={config.compile}; it must be true, false or auto")
+    _device(config.trainer.accelerator)
+    devices = config.trainer.devices
+    if devices not in (1, "auto") and not (isinstance(devices, ListConfig) and len(devices) == 1):
+        raise UserError(f"trainer.devices={devices}: one process trains; use 1, or a list of one such as [0]")
+    for name, logger in (config.get("logger") or {}).items():
+        if name == "wandb":
+            _check_wandb(logger)
+    clip = config.trainer.gradient_clip_val
+    if clip is not None and (isinstance(clip, bool | str) or clip < 0):
+        raise UserError(f"trainer.gradient_clip_val={clip}; it must be a number above 0, or null for no clipping")
+    # Lightning judges its other options: once here, so that a mistake leaves no folder behind.
+    trial = config.copy()
+    if trial.trainer.precision == "auto":
+        trial.trainer.precision = "32-true"
+    build_trainer(trial, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
+    return task
+
+
+def settle(config: DictConfig, stored: DictConfig | None) -> Plan:
+    """Replace ``auto`` in the configuration by what it means here, or by what it meant when the run began."""
+    device = _device(config.trainer.accelerator)
+    for key in ("trainer.precision", "compile"):
+        if stored is not None and OmegaConf.select(config, key) == "auto":
+            OmegaConf.update(config, key, OmegaConf.select(stored, key))
+    if config.trainer.precision == "auto":
+        config.trainer.precision = machine.precision(config.model.get("width", 0), device)
+    max_steps, accumulate = config.trainer.max_steps, config.trainer.accumulate_grad_batches
+    every = max(1, max_steps // config.validations) * accumulate
+    return Plan(device=device, validation_every=every)
+
+
+def settle_compile(config: DictConfig, model: nn.Module, positions_per_step: int, plan: Plan) -> bool:
+    """Whether to compile; replaces ``compile=auto`` in the configuration by the answer."""
+    if config.compile == "auto":
+        positions = positions_per_step * config.trainer.max_steps * config.trainer.accumulate_grad_batches
+        config.compile = machine.compile_pays(parameter_count(model), positions, plan.device)
+    return config.compile
+
+
+def build_data(config: DictConfig) -> Any:
+    """The data module, nothing read yet."""
+    pathless = config.copy()
+    pathless.data.path = None
+    data = instantiate(pathless.data)
+    data.path = config.data.path  # Hydra would take a ``${`` in it for an interpolation
+    return data
+
+
+def build_model(config: DictConfig, sizes: dict[str, int]) -> nn.Module:
+    """The model, its data-given sizes filled in. The same seed gives the same weights."""
+    torch.manual_seed(config.seed)
+    return instantiate(config.model, **sizes, attention=instantiate(config.attention))
+
+
+def check_attention(model: nn.Module, plan: Plan, precision: str, *, training: bool) -> None:
+    """Raise UserError if any layer's backend cannot run, or train, on this device in this precision."""
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.check_device(plan.device, machine.default_dtype(precision), training=training)
+
+
+def build_task(config: DictConfig, model: nn.Module, *, compiled: bool) -> Task:
+    """The LightningModule around a model."""
+    more = {key: value for key, value in config.task.items() if key not in ("_target_", "name")}
+    return get_class(config.task._target_)(
+        model=model,
+        optimizer=instantiate(config.optimizer),
+        scheduler=partial(instantiate(config.scheduler), total_steps=config.trainer.max_steps),
+        compiled=compiled,
+        **more,
+    )
+
+
+def build_trainer(config: DictConfig, folder: Path | None, **more: Any) -> pl.Trainer:
+    """Lightning's Trainer as configured, without the parts that triptych shows or decides by itself."""
+    fixed = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "default_root_dir": str(folder) if folder else None,
+    }
+    try:
+        return instantiate(config.trainer, **{**fixed, **more})
+    except Exception as error:
+        cause = error.__cause__ or error  # Lightning's own words are inside Hydra's
+        raise UserError(f"trainer: {' '.join(str(cause).split())[:300]}") from error
+
+
+def loggers(config: DictConfig, folder: Path, *, resumed_at: int | None) -> list[Any]:
+    """The configured dashboards' loggers, writing into the run folder."""
+    built = []
+    for name, chosen in (config.get("logger") or {}).items():
+        if name == "tensorboard":
+            purge = {} if resumed_at is None else {"purge_step": resumed_at + 1}
+            built.append(instantiate(chosen, save_dir=str(folder), **purge))
+        elif name == "wandb":
+            built.append(_wandb(chosen, folder))
+        else:
+            built.append(instantiate(chosen, save_dir=str(folder)))
+    return built
+
+
+def _check_wandb(configured: DictConfig) -> None:
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError('logger=wandb needs the extra: pip install "triptych[wandb]"') from error
+    if configured.mode not in ("auto", "online", "offline"):
+        raise UserError(f"logger.wandb.mode={configured.mode}; it must be auto, online or offline")
+    if configured.mode == "online" and not _has_account(wandb):
+        raise UserError("logger.wandb.mode=online needs an account: run `wandb login`, or use mode=offline")
+
+
+def _has_account(wandb: Any) -> bool:
+    """Whether there are credentials here; asks neither the user nor the network."""
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except TypeError:  # before 0.31 there was no such question, and the key could just be read
+        return bool(wandb.api.api_key)
+
+
+def _wandb(configured: DictConfig, folder: Path) -> Any:
+    import wandb
+
+    _check_wandb(configured)
+    chosen = OmegaConf.to_container(configured, resolve=True)
+    assert isinstance(chosen, dict)
+    mode = chosen.pop("mode")
+    offline = mode == "offline" or (mode == "auto" and not _has_account(wandb))
+    # The run folder's name as id: a resumed run goes on in the same W&B run.
+    more = {"mode": "offline"} if offline else {"id": folder.name, "resume": "allow"}
+    settings = wandb.Settings(silent=True, console="off")
+    return instantiate(chosen, save_dir=str(folder), name=folder.name, settings=settings, **more)
+
+
+def _device(accelerator: str) -> torch.device:
+    if accelerator == "auto":
+        return machine.accelerator()
+    if accelerator not in ("cpu", "gpu", "cuda", "mps"):
+        raise UserError(f"trainer.accelerator={accelerator}; it must be auto, cpu, gpu, cuda or mps")
+    device = torch.device("cuda" if accelerator == "gpu" else accelerator)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"trainer.accelerator={accelerator}: torch finds no GPU here; use cpu or auto")
+    return device

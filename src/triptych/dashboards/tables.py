@@ -1,0 +1,67 @@
+"""Tables of counts, such as a confusion matrix, as pictures for every dashboard."""
+
+from pathlib import Path
+
+import numpy as np
+import pytorch_lightning as pl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from pytorch_lightning.trainer.states import TrainerFn
+
+from triptych.dashboards import publish
+from triptych.maps.labels import label
+from triptych.maps.render import Picture, write_png
+from triptych.tasks.base import Table, Task
+
+_MOST = 25  # rows up to which every cell has its number, and every name is written
+
+
+class Tables(pl.Callback):
+    """Draws the tables that the task measured, after every validation.
+
+    folder: the run's, which gets ``NAME.png``, the newest.
+    """
+
+    def __init__(self, *, folder: Path) -> None:
+        self.folder = folder
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, Task)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        self.publish(pl_module, data, trainer.loggers, "val", trainer.global_step)
+
+    def publish(self, task: Task, data: object, loggers: list[pl.loggers.Logger], split: str, step: int) -> None:
+        """Draw what was measured over ``split`` last."""
+        for name, table in task.tables(data).items():
+            picture = draw(table, f"{name}, {split}, step {step:,}")
+            write_png(picture, self.folder / f"{split}-{name}.png")
+            publish.picture(loggers, f"{split}/{name}", picture, step, caption=f"{name}, {split}, step {step}")
+
+
+def draw(table: Table, title: str) -> Picture:
+    """A table as a picture (uint8, height width 3): colours are shares of each row, numbers are counts."""
+    counts = table.counts.double().cpu().numpy()
+    size = len(counts)
+    inches = min(max(3.6, 0.42 * size + 1.6), 11.0)
+    figure = Figure(figsize=(inches + 0.6, inches), dpi=100, layout="constrained")
+    agg = FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel=table.columns, ylabel=table.rows)
+    axes.set_title(title, fontsize=10)
+    if size <= _MOST:
+        names = [label(name) for name in table.names]
+        axes.set_xticks(range(size), names, rotation=0 if max(map(len, names)) <= 2 else 90, parse_math=False)
+        axes.set_yticks(range(size), names, parse_math=False)
+        for row in range(size):
+            for column in range(size):
+                if counts[row, column]:
+                    ink = "white" if shares[row, column] > 0.55 else "#1c2430"
+                    text = f"{counts[row, column]:,.0f}"
+                    axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+    figure.colorbar(shown, ax=axes, label=f"share of the {table.rows} class", shrink=0.8)
+    agg.draw()
+    return np.asarray(agg.buffer_rgba())[..., :3].copy()

@@ -1,0 +1,200 @@
+"""The run folder: made so that no two runs share it, locked while a process works in it, read by everyone else."""
+
+import json
+import os
+import platform
+import re
+import secrets
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from omegaconf import DictConfig, OmegaConf
+
+from triptych.errors import UserError
+
+CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+RECORDED = ("triptych", "torch", "pytorch-lightning", "datasets", "tokenizers")
+
+
+class RunFolder:
+    """One run's folder. ``lock`` it before writing; the lock goes when the process does, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / ".lock")
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The checkpoint a resumed run starts from, if there is one."""
+        last = self.path / LAST
+        return last if last.exists() else None
+
+    def lock(self) -> bool:
+        """Take the folder for this process; False when a living process holds it."""
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the folder back."""
+        self._lock.release()
+
+    def config(self, setting: str = "run") -> DictConfig:
+        """The configuration of the run. Raises UserError naming ``setting`` when the folder is no run."""
+        file = self.path / CONFIG
+        if not file.is_file():
+            raise UserError(f"{setting}={self.path} is no run folder: it has no {CONFIG}; runs are under runs/TASK/")
+        try:
+            config = OmegaConf.load(file)
+        except Exception as error:
+            raise UserError(f"{file} cannot be read ({type(error).__name__}): the run folder is damaged") from error
+        if not isinstance(config, DictConfig) or "task" not in config:
+            raise UserError(f"{file} is no configuration of a run: choose another folder under runs/TASK/")
+        return config
+
+    def write_config(self, config: DictConfig) -> None:
+        """Store the configuration, resolved: it says by itself what ran."""
+        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(escaped(config), resolve=False))
+
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` says; empty when it is missing or damaged."""
+        try:
+            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Store the summary, whole or not at all."""
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+
+
+def create(runs: Path, task: str) -> RunFolder:
+    """A new, locked folder ``runs/task/<date>-<time>-<id>``, and ``latest`` linking to it.
+
+    Raises UserError when nothing can be written there.
+    """
+    parent = runs / task
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        path = parent / name
+        path.mkdir()
+        (path / "checkpoints").mkdir()
+        folder = RunFolder(path)
+        folder.lock()
+    except OSError as error:
+        raise UserError(
+            f"runs={runs}: the run folder {parent / name} cannot be made ({error.strerror}); choose another with runs="
+        ) from error
+    link = parent / f".latest-{name}"
+    link.symlink_to(name)
+    os.replace(link, parent / "latest")
+    return folder
+
+
+def existing(path: str | Path, setting: str) -> RunFolder:
+    """The run folder at ``path``. Raises UserError naming ``setting`` when there is none."""
+    if not str(path):
+        raise UserError(f"{setting}= is not set: give a run folder, e.g. {setting}=runs/charlm/latest")
+    found = Path(str(path)).expanduser()
+    if not found.is_dir():
+        raise UserError(f"{setting}={path} does not exist; runs are under runs/TASK/, the newest is runs/TASK/latest")
+    folder = RunFolder(found.resolve())
+    folder.config(setting)
+    return folder
+
+
+def all_runs(runs: Path, task: str) -> list[RunFolder]:
+    """Runs of a task, newest first; links are skipped."""
+    parent = runs / task
+    if not parent.is_dir():
+        return []
+    folders = [path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [RunFolder(path) for path in sorted(folders, key=lambda path: path.name, reverse=True)]
+
+
+def checkpoint_contents(path: Path) -> dict[str, Any]:
+    """A checkpoint as plain tensors and containers. Raises UserError when the file is damaged."""
+    import torch
+
+    try:
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises RuntimeError, EOFError, UnpicklingError, ValueError ... for bad files
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}): it is truncated or no checkpoint; use another run or "
+            "checkpoint, or start a new run"
+        ) from error
+    if not isinstance(contents, dict) or not {"state_dict", "global_step"} <= contents.keys():
+        raise UserError(f"{path} is no checkpoint of a run: use another run or checkpoint, or start a new run")
+    return contents
+
+
+def differing(one: DictConfig, other: DictConfig, ignored: tuple[str, ...]) -> list[str]:
+    """Dotted keys whose values differ between two configurations, without those at or below ``ignored``."""
+    flat_one, flat_other = _flat(one), _flat(other)
+    missing = object()
+    return [
+        key
+        for key in sorted(flat_one.keys() | flat_other.keys())
+        if not any(key == prefix or key.startswith(prefix + ".") for prefix in ignored)
+        and flat_one.get(key, missing) != flat_other.get(key, missing)
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide results."""
+    found = {"python": platform.python_version()}
+    for package in RECORDED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file whole or not at all: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def escaped(config: DictConfig) -> DictConfig:
+    """The configuration with values filled in, and a ``${`` that stands in a value (a path, say) kept literal."""
+
+    def literal(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: literal(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [literal(item) for item in value]
+        return literal_text(value) if isinstance(value, str) else value
+
+    return OmegaConf.create(literal(OmegaConf.to_container(config, resolve=True)))
+
+
+def literal_text(text: str) -> str:
+    """``text`` so that OmegaConf reads it as itself, not as an interpolation."""
+    # Backslashes before it must be doubled, or they would escape the escape.
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def _flat(config: DictConfig) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, prefix: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, item in value.items():
+                walk(item, f"{prefix}.{key}" if prefix else str(key))
+        else:
+            flat[prefix] = value
+
+    walk(OmegaConf.to_container(config, resolve=True), "")
+    return flat

@@ -1,0 +1,1 @@
+"""LightningModules: loss, metrics and optimizer of each task."""

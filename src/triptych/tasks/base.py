@@ -1,0 +1,174 @@
+"""What every task shares: optimizer, scheduler, losses over whole splits, and state that makes resuming exact."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from triptych.data.batches import Probe
+from triptych.errors import UserError
+
+OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
+SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+class Table(NamedTuple):
+    """Counts N N under the same names in rows and columns, and what rows and columns are."""
+
+    names: Sequence[str]
+    counts: Tensor
+    rows: str
+    columns: str
+
+
+class Task(pl.LightningModule, ABC):
+    """A model, its loss and its metrics. Subclasses say what a batch is and how a prediction is scored.
+
+    model: the module that maps are taken from and checkpoints hold.
+    optimizer, scheduler: called with the model and the optimizer when training starts.
+    compiled: run training through ``torch.compile``; the model itself stays as it is, for maps.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]  # every metric that validation logs and a run may watch
+    data_class: ClassVar[type[pl.LightningDataModule]]
+    model_classes: ClassVar[tuple[type[nn.Module], ...]]
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: OptimizerFactory,
+        scheduler: SchedulerFactory,
+        compiled: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer, self.scheduler = optimizer, scheduler
+        # In a list, so that its parameters are not registered a second time.
+        self._running: list[Callable[..., Tensor]] = [torch.compile(model) if compiled else model]
+        self.seen = 0  # characters, tokens or images trained on, repeats counted
+        self._random_state: dict[str, Any] | None = None
+        # One mean per split, weighted by count, so that it is the mean over the whole split and all processes.
+        self.split_loss = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in ("val", "test")})
+
+    @abstractmethod
+    def answer(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
+        """What ``model`` says to a batch: this task's model, its compiled copy, or the copy that maps are taken of."""
+
+    @abstractmethod
+    def loss(self, answer: Tensor, batch: Any) -> tuple[Tensor, int]:
+        """Mean loss of a batch, and over how many it is the mean."""
+
+    @abstractmethod
+    def streams(self, site: str, kind: Literal["self", "cross"]) -> tuple[str, str]:
+        """Which of a probe's labels belong to the queries and to the keys of an attention site."""
+
+    def probes(self, data: Any, count: int, length: int) -> list[Probe]:
+        """``count`` fixed examples to take maps of, none longer than ``length`` positions."""
+        return data.probes(count, length)
+
+    def inputs(self, data: Any, given: str) -> list[Probe]:
+        """A person's input as examples to take maps of. Raises UserError when it is none."""
+        raise UserError(f"maps=true: task={self.name} draws no maps of an input")
+
+    def outcome(self, answer: Tensor, probe: Probe) -> str | None:
+        """What the model made of a probe, in words, for its maps; None where there is nothing short to say."""
+        return None
+
+    def tables(self, data: Any) -> dict[str, Table]:
+        """Tables of counts over the split that was evaluated last, by name, for the dashboards."""
+        return {}
+
+    @abstractmethod
+    def sample(self, data: Any, *args: Any, **options: Any) -> tuple[str, str]:
+        """Something for a person to judge the model by: what it was given, and what it made of it."""
+
+    @abstractmethod
+    def respond(self, data: Any, given: str, *args: Any, **options: Any) -> Iterator[str]:
+        """The model's answer to a person's input, piece by piece."""
+
+    def check_sample(self, **options: Any) -> None:
+        """Raise UserError for options that ``sample`` would refuse, before training starts."""
+        return
+
+    def echo(self, data: Any, given: str) -> str:
+        """What stands before the answer when a person's input is answered; nothing unless the answer continues it."""
+        return ""
+
+    @property
+    def epoch(self) -> float:
+        """How often the training data have been seen so far."""
+        batches = self.trainer.global_step * self.trainer.accumulate_grad_batches
+        return batches / self.trainer.datamodule.batches_per_epoch  # type: ignore[attr-defined]
+
+    @property
+    def running(self) -> Callable[..., Tensor]:
+        """The model as training runs it: compiled if that was asked for."""
+        return self._running[0]
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        loss, _ = self.loss(self.answer(self.running, batch), batch)
+        self.seen += batch.seen
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: Any, index: int) -> None:
+        self._evaluate("test", batch)
+
+    def _evaluate(self, split: str, batch: Any) -> None:
+        answer = self.answer(self.model, batch)
+        loss, count = self.loss(answer, batch)
+        self.mean_loss(split).update(loss.double(), weight=count)
+        self.evaluated(split, answer, batch)
+
+    def evaluated(self, split: str, answer: Tensor, batch: Any) -> None:
+        """Measure more of an evaluation batch than its loss; ``log_split`` logs it."""
+        return
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_split("val")
+
+    def on_test_epoch_end(self) -> None:
+        self.log_split("test")
+
+    def log_split(self, split: str) -> None:
+        """Log what was measured over a whole split."""
+        self.log(f"{split}/loss", self.mean_loss(split).compute().float())
+        if split == "val":
+            # Lightning's own counts are one update behind here, and know no parts of an epoch.
+            self.log("step", float(self.trainer.global_step))
+            self.log("epoch", self.epoch)
+        self.mean_loss(split).reset()
+
+    def mean_loss(self, split: str) -> MeanMetric:
+        """Mean loss over what of ``split`` ("val" or "test") was measured since the last reset."""
+        return cast(MeanMetric, self.split_loss[split])
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.model)
+        scheduler = self.scheduler(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Plain tensors: they load with weights_only.
+        checkpoint["seen"] = self.seen
+        checkpoint["random_state"] = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seen = checkpoint["seen"]
+        self._random_state = checkpoint["random_state"]
+
+    def on_train_start(self) -> None:
+        # Last before the first batch: whatever draws between loading and here would shift dropout.
+        if self._random_state is not None:
+            torch.set_rng_state(self._random_state["cpu"].cpu())
+            if len(self._random_state["cuda"]) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all([state.cpu() for state in self._random_state["cuda"]])
+            self._random_state = None

@@ -1,0 +1,41 @@
+"""Seeds that are mixed from several numbers, and loaders that leave the global random state alone."""
+
+import torch
+
+from triptych.data.batches import generator_for, permutation, training_loader
+from triptych.data.characters import TrainingWindows
+
+
+def test_neighbouring_numbers_do_not_meet() -> None:
+    """seed + epoch would give seed 1's epoch 2 and seed 2's epoch 1 the same order."""
+    drawn = {}
+    for seed in range(20):
+        for epoch in range(20):
+            numbers = tuple(torch.randint(1 << 60, (2,), generator=generator_for(seed, epoch)).tolist())
+            assert numbers not in drawn, (seed, epoch, drawn[numbers])
+            drawn[numbers] = (seed, epoch)
+
+
+def test_a_permutation_holds_everything_once_and_is_repeatable() -> None:
+    order = permutation(50, seed=3, epoch=4)
+    assert sorted(order.tolist()) == list(range(50))
+    assert torch.equal(order, permutation(50, seed=3, epoch=4))
+    assert not torch.equal(order, permutation(50, seed=4, epoch=3))
+
+
+def test_loading_draws_nothing_from_the_global_generator() -> None:
+    """Dropout uses that one: a loader that draws from it would make a resumed run differ."""
+    windows = TrainingWindows(torch.arange(100), context=5, batch_size=2, seed=0)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    batches = iter(training_loader(windows, start=0, workers=0, pin_memory=False))
+    for _ in range(30):  # past the end of an epoch
+        next(batches)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_worker_processes_deliver_the_same_batches_in_the_same_order() -> None:
+    windows = TrainingWindows(torch.arange(200), context=5, batch_size=2, seed=0)
+    one, two = (iter(training_loader(windows, start=7, workers=workers, pin_memory=False)) for workers in (0, 2))
+    for _ in range(20):
+        assert torch.equal(next(one).tokens, next(two).tokens)

@@ -1,0 +1,38 @@
+"""What ``auto`` decides: from sizes and the machine alone, so that the same run decides the same."""
+
+import pytest
+import torch
+
+from triptych import machine
+
+CPU = torch.device("cpu")
+
+
+def test_precision_on_a_cpu_depends_on_width_and_what_the_cpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_cpu_has_bf16", lambda: True)
+    assert machine.precision(machine.BF16_WIDTH, CPU) == "bf16-mixed"
+    assert machine.precision(machine.BF16_WIDTH - 1, CPU) == "32-true"
+    monkeypatch.setattr(machine, "_cpu_has_bf16", lambda: False)
+    assert machine.precision(4096, CPU) == "32-true"
+
+
+def test_compilation_has_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda name: "/usr/bin/g++")
+    assert not machine.compile_pays(800_000, 2000 * 12 * 64, CPU)
+    assert machine.compile_pays(100_000_000, 10**9, CPU)
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)  # the compiler needs one on a CPU
+    assert not machine.compile_pays(100_000_000, 10**9, CPU)
+    assert not machine.compile_pays(100_000_000, 10**9, torch.device("mps"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("32-true", torch.float32),
+        ("bf16-mixed", torch.bfloat16),
+        ("16-mixed", torch.float16),
+        ("64-true", torch.float64),
+    ],
+)
+def test_the_dtype_attention_runs_in(precision: str, dtype: torch.dtype) -> None:
+    assert machine.default_dtype(precision) is dtype
