@@ -3,8 +3,10 @@
 import json
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -364,3 +366,21 @@ def test_two_runs_of_one_second_differ(tmp_path: Path) -> None:
     assert (tmp_path / "charlm" / "latest").resolve() == folders[-1].path.resolve()
     assert len(folder.all_runs(tmp_path, "charlm")) == 20  # the link is none
     assert all(not RunFolder(run.path).lock() for run in folders)
+
+
+def test_the_line_that_says_how_to_go_on_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell reads from it the very options of the first command line, quotes and blanks in them too."""
+    from triptych.command import command
+    from triptych.run import _resume_command
+
+    given = ["seed=3", "data=text", "data.columns={text: 'a b'}", "data.config='$x'"]
+    monkeypatch.setattr(sys, "argv", ["train", "task=charlm", "resume=auto", *given])
+    monkeypatch.setenv("TRIPTYCH_DATA_PATH", "my 'text'.txt")
+    run = RunFolder(tmp_path / "my run")
+    command(lambda config: print(_resume_command(config, run)), "train")
+    make, train_, task, args, path, resume = shlex.split(capsys.readouterr().out)
+    assert (make, train_, task) == ("make", "train", "task=charlm")
+    assert shlex.split(args.removeprefix("args=")) == given
+    assert (path, resume) == ("path=my 'text'.txt", f"resume={run.path}")

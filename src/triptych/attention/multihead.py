@@ -18,7 +18,7 @@ class MultiHeadAttention(nn.Module):
     attend: makes the Attend of this layer (called with ``kind``); a configured ``functools.partial`` of Attend.
     kind: "self" takes keys and values from the input, "cross" from ``memory``.
     rotary: turns queries and keys by position (self-attention only); None for models that add positions themselves.
-    qk_norm: normalise each query and key to unit root mean square before scoring, with a learned gain
+    qk_norm: layer-normalise each query and key before scoring, with a learned gain
         (Henry et al., arXiv 2010.04245; Dehghani et al., arXiv 2302.05442).
 
     Raises UserError when the width does not divide into heads, or heads into key/value heads.
@@ -46,8 +46,8 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(width, kv_heads * self.head_size, bias=bias)
         self.value = nn.Linear(width, kv_heads * self.head_size, bias=bias)
         self.output = nn.Linear(heads * self.head_size, width, bias=bias)
-        self.query_norm = nn.RMSNorm(self.head_size) if qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_size) if qk_norm else nn.Identity()
+        self.query_norm = nn.LayerNorm(self.head_size, bias=False) if qk_norm else nn.Identity()
+        self.key_norm = nn.LayerNorm(self.head_size, bias=False) if qk_norm else nn.Identity()
         self.rotary = rotary
         self.attend = attend(kind=kind)
 
