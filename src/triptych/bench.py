@@ -4,6 +4,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,7 @@ from triptych.maps.callback import take_maps
 from triptych.maps.capture import probing
 from triptych.models.charlm import CharLM
 from triptych.models.decode import generate
+from triptych.models.vit import ViT
 from triptych.tasks.base import Task
 
 WARM_UP = 20  # steps or calls that are run and not counted
@@ -131,12 +133,85 @@ def maps(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
     return [_row("capture and record", ours, "plain forward", theirs)]
 
 
+def batches(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """Making a training batch, augmentation included, against the whole step that waits for it."""
+    model = _model(config, data).to(device)
+    task = build.build_task(config, model, compiled=False).to(device)
+    optimizer = task.optimizer(model)
+    loader = iter(data.train_dataloader())
+
+    def step() -> None:
+        batch = task.transfer_batch_to_device(next(loader), device, 0)
+        loss, _ = task.loss(task.answer(model, batch), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    ours, theirs = _paired(lambda: next(loader), step, config.repeats, device, calls=5)
+    return [_row(f"a batch of {config.data.batch_size}", ours, "a training step", theirs)]
+
+
+def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """A step of our vision transformer (6 layers, width 192, 64 + 1 tokens, 128 images) against vit-pytorch's."""
+    try:
+        from vit_pytorch import ViT as Theirs
+    except ImportError as error:
+        raise UserError("bench=vit needs vit-pytorch: pip install vit-pytorch") from error
+    images, labels = torch.randn(128, 3, 32, 32, device=device), torch.randint(10, (128,), device=device)
+    ours = ViT(
+        classes=10,
+        channels=3,
+        image_height=32,
+        image_width=32,
+        patch_size=4,
+        stem="linear",
+        pooling="cls",
+        positions="learned",
+        registers=0,
+        depth=6,
+        width=192,
+        heads=6,
+        kv_heads=None,
+        feed_forward=768,
+        activation="gelu",
+        qk_norm=False,
+        dropout=0.0,
+        stochastic_depth=0.0,
+        attention=partial(Attend, backend="flash"),
+    )
+    sizes = {"dim": 192, "depth": 6, "heads": 6, "dim_head": 32, "mlp_dim": 768}
+    theirs = Theirs(image_size=32, patch_size=4, num_classes=10, channels=3, **sizes)
+
+    def stepper(model: nn.Module, dtype: torch.dtype) -> Callable[[], None]:
+        model = model.to(device).train()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        def step() -> None:
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = nn.functional.cross_entropy(model(images).float(), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16):
+        pair = stepper(ours, dtype), stepper(theirs, dtype)
+        milliseconds = _paired(*pair, config.repeats, device, calls=1, warm_up=1)
+        name = str(dtype).removeprefix("torch.")
+        rows.append(_row(f"ViT, {name}", milliseconds[0], f"vit-pytorch, {name}", milliseconds[1]))
+    return rows
+
+
 BENCHMARKS: dict[str, Callable[[DictConfig, Any, torch.device], list[Row]]] = {
     "loop": loop,
     "attention": attention,
     "decoding": decoding,
     "optimizers": optimizers,
     "maps": maps,
+    "batches": batches,
+    "vit": vit,
 }
 
 
@@ -189,14 +264,14 @@ def _bare_loop(config: DictConfig, data: Any, device: torch.device, steps: int) 
     optimizer = task.optimizer(model)
     scheduler = task.scheduler(optimizer)
     clip = config.trainer.gradient_clip_val
-    batches = iter(data.train_dataloader())
+    loader = iter(data.train_dataloader())
     started = 0.0
     for step in range(WARM_UP + steps):
         if step == WARM_UP:
             _wait(device)
             started = time.perf_counter()
-        batch = next(batches)
-        loss, _ = task.loss(model(batch.tokens.to(device)), batch)
+        batch = task.transfer_batch_to_device(next(loader), device, 0)
+        loss, _ = task.loss(task.answer(model, batch), batch)
         optimizer.zero_grad()
         loss.backward()
         if clip:

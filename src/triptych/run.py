@@ -229,7 +229,7 @@ def predict(config: DictConfig) -> None:
 
 
 def _for_the_task(config: DictConfig, task: Task) -> dict[str, Any]:
-    """The options of predict that this task takes. Raises UserError for one that was given and that it does not take."""
+    """The options of predict that this task takes. Raises UserError for one that was given and is not among them."""
     takes = inspect.signature(task.respond).parameters
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     for word in given:

@@ -49,7 +49,7 @@ def vit(**changes: Any) -> ViT:
 def test_every_option_gives_logits_and_gradients(
     stem: str, pooling: str, positions: str, registers: int, channels: int
 ) -> None:
-    model = vit(stem=stem, pooling=pooling, positions=positions, registers=registers, channels=channels)
+    model = vit(stem=stem, pooling=pooling, positions=positions, registers=registers, channels=channels).eval()
     torch.nn.init.normal_(model.predict.weight)
     for block in model.blocks:
         torch.nn.init.normal_(block.attention.output.weight)
@@ -101,6 +101,29 @@ def test_without_positions_learned_apart_patches_could_be_exchanged() -> None:
         assert not torch.allclose(model(image), model(columns), atol=1e-4), positions
         if positions != "rotary":
             assert not torch.allclose(model(image), model(rows), atol=1e-4), positions
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_training_computes_less_and_the_same(positions: str) -> None:
+    """In training the last block answers CLS alone: the same logits and gradients as with every position."""
+    model = vit(positions=positions, registers=2)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    found = []
+    for training in (True, False):
+        model.train(training)
+        model.zero_grad()
+        with capture(model, layers=[-1]) as maps:
+            logits = model(torch.ones(2, 1, 8, 12) * torch.arange(12.0))
+        logits.square().sum().backward()
+        (last,) = maps.values()
+        found.append((logits, [p.grad.clone() for p in model.parameters()], last.weights))
+    (logits, gradients, weights), (expected, references, every) = found
+    assert weights.shape[-2] == 1
+    assert torch.allclose(weights, every[:, :, :1], atol=1e-6)
+    assert torch.allclose(logits, expected, atol=1e-5)
+    for gradient, reference in zip(gradients, references, strict=True):
+        assert torch.allclose(gradient, reference, rtol=1e-4, atol=1e-4 * float(reference.abs().max()))
 
 
 def test_rotary_scores_depend_on_distance_down_and_across_alone() -> None:

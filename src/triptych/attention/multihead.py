@@ -57,8 +57,12 @@ class MultiHeadAttention(nn.Module):
         mask: AttentionMask,
         memory: Float[Tensor, "B S C"] | None = None,
         cache: LayerCache | None = None,
-    ) -> Float[Tensor, "B T C"]:
-        """The attended input. With ``cache``, ``x`` holds only the new positions and earlier ones come from it."""
+        first: int | None = None,
+    ) -> Float[Tensor, "B t C"]:
+        """The attended input. With ``cache``, ``x`` holds only the new positions and earlier ones come from it.
+
+        first: answer only so many positions from the first on, each seeing what it would see anyway; None for all.
+        """
         if (memory is None) != (self.attend.kind == "self"):
             raise ValueError(
                 f"{self.attend.kind}-attention was called {'without' if memory is None else 'with'} memory"
@@ -66,7 +70,7 @@ class MultiHeadAttention(nn.Module):
         source = x if memory is None else memory
         value = self._split(self.value(source))
         # Under autocast a norm may answer in float32; a kernel wants one dtype.
-        query = self.query_norm(self._split(self.query(x))).to(value.dtype)
+        query = self.query_norm(self._split(self.query(x[:, :first]))).to(value.dtype)
         key = self.key_norm(self._split(self.key(source))).to(value.dtype)
         if self.rotary is not None:
             query = self.rotary(query, mask.query_offset)

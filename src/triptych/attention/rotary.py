@@ -45,8 +45,8 @@ class Rotary2d(nn.Module):
         super().__init__()
         if head_size % 4:
             raise UserError(
-                f"model.positions=rotary turns pairs of channels along two axes, and the head size is {head_size}: choose "
-                "model.width and model.heads so that width / heads is a multiple of 4"
+                f"model.positions=rotary turns pairs of channels along two axes, and the head size is {head_size}: "
+                "choose model.width and model.heads so that width / heads is a multiple of 4"
             )
         quarter = head_size // 4
         frequency = base ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
@@ -59,8 +59,9 @@ class Rotary2d(nn.Module):
         self.sin: Tensor
 
     def forward(self, x: Float[Tensor, "B N T D"], offset: int = 0) -> Float[Tensor, "B N T D"]:
-        """``x``, the prefix and all patches, turned. There is no part of an image to begin with: ``offset`` is 0."""
-        return _turn(x, self.cos, self.sin)
+        """``x``, which begins with the prefix, turned. An image is never continued: ``offset`` is always 0."""
+        T = x.shape[-2]
+        return _turn(x, self.cos[:T], self.sin[:T])
 
 
 def _turn(

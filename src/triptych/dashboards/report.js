@@ -262,22 +262,22 @@
     const heads = one < 0 ? record.heads.map((_, i) => i) : [one];
     const { values } = numbers(record, "weights");
     const at = (head, patch) => values[(head * T + row) * S + prefix + patch];
-    const strong = document.createElement("b");
-    strong.textContent = name(labels, row);
-    $("patches-title").replaceChildren(...(record.outcome ? [`${record.outcome}. `] : []), "What ", strong,
-      ` (${row < prefix ? "a token without a place" : "row,column of the patch"}) attends to. Click a patch to see its row.`);
     $("prefix").replaceChildren(...labels.slice(0, prefix).map((token, i) => {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = token;
       button.setAttribute("aria-pressed", String(i === row));
-      button.addEventListener("click", () => { state.row = i; refresh(); });
+      button.addEventListener("click", () => { state.row = i; refresh(); toAddress(); });
       return button;
     }));
     let top = 0;
     record.heads.forEach((_, head) => {
       for (let patch = 0; patch < rows * columns; patch++) top = Math.max(top, at(head, patch) || 0);
     });
+    const strong = document.createElement("b");
+    strong.textContent = name(labels, row);
+    $("patches-title").replaceChildren(...(record.outcome ? [`${record.outcome}. `] : []), "What ", strong,
+      ` (${row < prefix ? "a token without a place" : "row,column of the patch"}) attends to; the brightest patch has ${short(top)}. Click a patch to see its row.`);
     pictureOf(record, (image) => {
       const cell = Math.max(6, Math.floor((heads.length > 1 ? 190 : 340) / Math.max(rows, columns)));
       const shown = [[null, "picture"], ...heads.map((head) => [head, `head ${record.heads[head]}`])];
@@ -296,6 +296,7 @@
           const y = Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows));
           state.row = prefix + Math.max(0, y) * columns + Math.max(0, x);
           refresh();
+          toAddress();
         });
         figure.append(caption, canvas);
         return figure;
@@ -460,8 +461,8 @@
 
   // The address says what is shown, so a map can be pointed at: report.html#site=...&head=3&step=4000&view=scores
   function toAddress() {
-    const { example, site, head, view } = state;
-    const query = new URLSearchParams({ example, site, head, view, step: current().step });
+    const { example, site, head, view, row } = state;
+    const query = new URLSearchParams({ example, site, head, view, row, step: current().step });
     try {
       history.replaceState(null, "", `#${query}`);
     } catch { /* a page inside a dashboard's frame has no address of its own */ }
@@ -471,6 +472,7 @@
     const query = new URLSearchParams(location.hash.slice(1));
     ["example", "site", "head", "view"].forEach((field) => { state[field] = query.get(field) || state[field]; });
     if (!["weights", "scores"].includes(state.view)) state.view = "weights";
+    state.row = /^\d+$/.test(query.get("row")) ? Number(query.get("row")) : null;
     const steps = [...new Set(data.records.map((r) => r.step))];
     state.step = query.has("step") ? steps.indexOf(Number(query.get("step"))) : -1;
     if (state.step < 0) state.step = Infinity; // the latest moment

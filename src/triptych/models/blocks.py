@@ -52,14 +52,20 @@ class Block(nn.Module):
         self.skip = StochasticDepth(stochastic_depth)
 
     def forward(
-        self, x: Float[Tensor, "B T C"], mask: AttentionMask, cache: LayerCache | None = None
-    ) -> Float[Tensor, "B T C"]:
-        x = x + self.skip(self.dropout(self.attention(self.attention_norm(x), mask, None, cache)))
+        self,
+        x: Float[Tensor, "B T C"],
+        mask: AttentionMask,
+        cache: LayerCache | None = None,
+        first: int | None = None,
+    ) -> Float[Tensor, "B t C"]:
+        """The next block's input. first: only so many positions from the first on; None for all."""
+        attended = self.attention(self.attention_norm(x), mask, None, cache, first)
+        x = x[:, :first] + self.skip(self.dropout(attended))
         return x + self.skip(self.dropout(self.feed_forward(self.feed_forward_norm(x))))
 
 
 class StochasticDepth(nn.Module):
-    """In training, zero for a ``rate`` of the examples and scaled up for the others (Huang et al., arXiv 1603.09382)."""
+    """In training, 0 for a ``rate`` of the examples and scaled up for the others (Huang et al., arXiv 1603.09382)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,0 +1,408 @@
+"""Labelled images, decoded once and kept as bytes, for an image classifier."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from triptych.data import augment, pictures, sources
+from triptych.data.augment import Augment
+from triptych.data.batches import ImageBatch, Probe, generator_for, permutation, training_loader
+from triptych.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import Dataset as Rows
+
+FILE = "images.json"
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a model was trained to see: the classes' names, the size in pixels, and what pixels are scaled by."""
+
+    classes: tuple[str, ...]
+    channels: int
+    height: int
+    width: int
+    mean: tuple[float, ...]  # per channel, of pixels in 0 to 1
+    std: tuple[float, ...]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Bytes B C H W as numbers of mean 0 and deviation 1 per channel, over the training images."""
+        mean, std = (torch.tensor(numbers).view(1, -1, 1, 1) for numbers in (self.mean, self.std))
+        return images.float().mul_(1 / (255 * std)).sub_(mean / std)
+
+
+class ImageData(pl.LightningDataModule):
+    """Images with one label each, in memory as bytes: channels, size and classes come from them.
+
+    source, path, config, revision, files, columns (image, label), splits: see ``sources.open``. A path may be a folder
+    with one folder of pictures per class.
+    size: [height, width] that every image is scaled and cut to; None where all have one size.
+    mean, std: per channel, of pixels in 0 to 1; None for those of the training split.
+    augmentation: a policy of ``augment.POLICIES``. mixup, cutmix: see ``augment.Augment``.
+    batch_size, eval_batch_size: images. seed: decides order and augmentation. workers: processes that make batches.
+    memory: the most megabytes that the decoded images may take.
+
+    ``open`` raises UserError when there is nothing to read, when an image or a label is none (naming it), and when
+    there are fewer than two classes.
+    """
+
+    unit = "images"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        path: str | None,
+        config: str | None,
+        revision: str | None,
+        files: str | None,
+        columns: Mapping[str, str],
+        splits: Mapping[str, str | float],
+        size: Sequence[int] | None,
+        mean: Sequence[float] | None,
+        std: Sequence[float] | None,
+        augmentation: str,
+        mixup: float,
+        cutmix: float,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+        workers: int,
+        memory: int,
+    ) -> None:
+        super().__init__()
+        for name, number in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("memory", memory)):
+            if number < 1:
+                raise UserError(f"data.{name}={number}; it must be at least 1")
+        if size is not None and (len(size) != 2 or min(size) < 1):
+            raise UserError(f"data.size={list(size)}; it must be [height, width] in pixels, or null")
+        if set(columns) != {"image", "label"}:
+            raise UserError(f"data.columns must name image and label, not: {', '.join(columns) or 'none'}")
+        augment.check(augmentation, mixup, cutmix)
+        self.source, self.path, self.config, self.revision = source, path, config, revision
+        self.files, self.columns, self.splits, self.seed = files, columns, splits, seed
+        self.size, self.mean, self.std = size, mean, std
+        self.augmentation, self.mixup, self.cutmix = augmentation, mixup, cutmix
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.workers, self.memory = workers, memory
+        self.start = 0  # number of the run's next training batch; set when a run resumes
+
+    def open(self) -> None:
+        """Read and decode every image, learn the classes and the mean pixel of the training split."""
+        if self.path is not None:
+            _check_classes(Path(self.path).expanduser())
+        dataset = sources.open(
+            source=self.source,
+            path=self.path,
+            config=self.config,
+            revision=self.revision,
+            files=self.files,
+            columns=self.columns,
+            splits=self.splits,
+            document=False,
+            seed=self.seed,
+        )
+        self.fingerprint = sources.fingerprint(dataset)
+        names = _class_names(dataset["train"])
+        self.labels = {split: _labels(dataset[split], names, split) for split in sources.SPLITS}
+        self.images = self._decode(dataset)
+        _, channels, height, width = self.images["train"].shape
+        mean, std = _statistics(self.images["train"])
+        self.format = Format(
+            classes=tuple(names),
+            channels=channels,
+            height=height,
+            width=width,
+            mean=_per_channel(self.mean, channels, "mean") or mean,
+            std=_per_channel(self.std, channels, "std") or std,
+        )
+        self.training = TrainingImages(
+            self.images["train"],
+            self.labels["train"],
+            self.format,
+            Augment(
+                policy=self.augmentation,
+                size=(height, width),
+                mixup=self.mixup,
+                cutmix=self.cutmix,
+                classes=len(names),
+            ),
+            self.batch_size,
+            self.seed,
+        )
+
+    def _decode(self, dataset: "Mapping[str, Rows]") -> dict[str, Tensor]:
+        """Every split as bytes N C H W."""
+        decoded: dict[int, Tensor] = {}  # by split object: two names may mean one split
+        found: dict[str, list[np.ndarray]] = {}
+        grey, held, first = True, 0, ""
+        size = None if self.size is None else (self.size[0], self.size[1])
+        for split in sources.SPLITS:
+            if id(dataset[split]) in decoded:
+                continue
+            decoded[id(dataset[split])] = torch.empty(0)
+            found[split] = []
+            for content, where in _contents(dataset[split], split):
+                picture = pictures.decode(content, where)
+                seen = picture.height, picture.width
+                if size is None:
+                    size, first = seen, where
+                elif self.size is None and seen != size:
+                    raise UserError(
+                        f"{where} is {seen[0]} x {seen[1]} pixels (height x width) and {first} is {size[0]} x {size[1]}"
+                        ": give the size that all are to have with data.size=[HEIGHT,WIDTH]"
+                    )
+                colourless = pictures.is_grey(picture)
+                grey = grey and colourless
+                pixels = pictures.fit(picture, *size, channels=1 if colourless else 3)
+                held += pixels.nbytes
+                if held > self.memory * 1_000_000:
+                    raise UserError(
+                        f"the decoded images take more than data.memory={self.memory} megabytes: give a smaller "
+                        "data.size, fewer images, or more memory"
+                    )
+                found[split].append(pixels)
+        for split, images in found.items():
+            decoded[id(dataset[split])] = _stack(images, grey)
+        return {split: decoded[id(dataset[split])] for split in sources.SPLITS}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What the data decide about the model."""
+        form = self.format
+        return {
+            "classes": len(form.classes),
+            "channels": form.channels,
+            "image_height": form.height,
+            "image_width": form.width,
+        }
+
+    def describe(self) -> str:
+        """One line: what there is to learn from."""
+        form = self.format
+        counts = ", ".join(f"{len(images):,} {split}" for split, images in self.images.items())
+        kind = "grey" if form.channels == 1 else "colour"
+        return (
+            f"{self.path or self.source}: {counts} images, {form.height} x {form.width} pixels, {kind}, "
+            f"{len(form.classes)} classes"
+        )
+
+    def save(self, folder: Path) -> None:
+        """Store what a trained model needs to see and name a picture."""
+        (folder / FILE).write_text(json.dumps(vars(self.format), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def restore(self, folder: Path) -> None:
+        """Take from a run folder what ``save`` stored: enough to use the model, without the images."""
+        try:
+            stored: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            for name in ("classes", "mean", "std"):
+                stored[name] = tuple(stored[name])
+            self.format = Format(**stored)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{folder / FILE} cannot be read ({error}): the run folder is damaged") from error
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Training batches that see the images once."""
+        return self.training.per_epoch
+
+    def train_dataloader(self) -> DataLoader:
+        pin_memory = torch.cuda.is_available()
+        return training_loader(self.training, start=self.start, workers=self.workers, pin_memory=pin_memory)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._evaluation("validation")
+
+    def test_dataloader(self) -> DataLoader:
+        return self._evaluation("test")
+
+    def _evaluation(self, split: str) -> DataLoader:
+        batches = _EvaluationBatches(self.images[split], self.labels[split], self.format, self.eval_batch_size)
+        return DataLoader(batches, batch_size=None, generator=torch.Generator().manual_seed(0))
+
+    def probes(self, count: int, length: int) -> list[Probe]:
+        """``count`` fixed validation images, evenly spread. ``length`` is for texts: a picture is taken whole."""
+        images, labels = self.images["validation"], self.labels["validation"]
+        found = []
+        for index in range(min(count, len(images))):
+            at = index * len(images) // count
+            found.append(self._probe(images[at], labels[at], f"validation image {at}"))
+        return found
+
+    def pictures(self, path: Path, setting: str) -> list[Probe]:
+        """The pictures in a file or folder as the model sees them, without labels.
+
+        Raises UserError naming ``setting``, or the file that is no picture.
+        """
+        form = self.format
+        found = []
+        for file in pictures.files(path, setting):
+            pixels = pictures.fit(pictures.read(file), form.height, form.width, form.channels)
+            found.append(self._probe(_stack([pixels], form.channels == 1)[0], torch.tensor(-1), str(file)))
+        return found
+
+    def _probe(self, image: Tensor, label: Tensor, example: str) -> Probe:
+        batch = ImageBatch(images=self.format.normalise(image[None]), labels=label[None])
+        return Probe(example, batch, {"classes": list(self.format.classes)}, picture=image.movedim(0, -1))
+
+
+class TrainingImages:
+    """Shuffled, augmented batches; batch k of an epoch is a pure function of (seed, epoch, k), its changes too."""
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, form: Format, changes: Augment, batch_size: int, seed: int
+    ) -> None:
+        self.images, self.labels, self.format, self.augment = images, labels, form, changes
+        self.batch_size, self.seed = min(batch_size, len(images)), seed
+        self.per_epoch = len(images) // self.batch_size
+        self._order: tuple[int, Tensor] | None = None
+
+    def batch(self, epoch: int, k: int) -> ImageBatch:
+        """Batch k of the epoch: B images, and their labels or, when they were mixed, shares of the classes."""
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, permutation(len(self.images), self.seed, epoch))
+        picked = self._order[1][k * self.batch_size : (k + 1) * self.batch_size]
+        images, labels = self.images[picked], self.labels[picked]
+        # The transforms draw from the global state, which dropout uses too: theirs is set, and dropout's put back.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(generator_for(self.seed, epoch, k, 1).initial_seed())
+            images = self.format.normalise(self.augment.change(images))
+            images, labels = self.augment.mix(images, labels)
+        return ImageBatch(images=images, labels=labels)
+
+
+class _EvaluationBatches(Dataset):
+    """Every image of a split once, unchanged, in order."""
+
+    def __init__(self, images: Tensor, labels: Tensor, form: Format, batch_size: int) -> None:
+        self.images, self.labels, self.format, self.batch_size = images, labels, form, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.images) // self.batch_size)
+
+    def __getitem__(self, k: int) -> ImageBatch:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        part = slice(k * self.batch_size, (k + 1) * self.batch_size)
+        return ImageBatch(images=self.format.normalise(self.images[part]), labels=self.labels[part])
+
+
+def _check_classes(path: Path) -> None:
+    """Raise UserError for a folder of pictures that does not have one folder per class."""
+    if not path.is_dir():
+        return
+    inside = [each for each in path.iterdir() if not each.name.startswith(".")]
+    folders = [each for each in inside if each.is_dir()]
+    if any(each.is_file() and each.suffix.lower() not in pictures.FILES for each in inside):
+        return  # parquet, metadata, a README that says what is what
+    splits = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "data")
+    if any(each.name.lower() in splits for each in folders):
+        return
+    if len(folders) < 2:
+        there = f"one folder ({folders[0].name})" if folders else "no folder"
+        raise UserError(
+            f"data.path={path} has {there} in it: pictures to learn from stand in one folder per class, two or more"
+        )
+
+
+def _contents(rows: "Rows", split: str) -> Iterator[tuple[bytes, str]]:
+    """The bytes of every image file, and what to call it."""
+    from datasets import Image
+
+    if isinstance(rows.features["image"], Image):
+        rows = rows.cast_column("image", Image(decode=False))
+    for row, value in enumerate(rows.select_columns("image").with_format("arrow")):
+        (value,) = value["image"].to_pylist()
+        where = f"image {row} of {split}"
+        if not isinstance(value, dict) or not {"bytes", "path"} <= value.keys():
+            raise UserError(f"data.columns.image must be a column of images, and {where} is none")
+        if value["path"] is not None:
+            where = f"{value['path']} ({where})"
+        content = value["bytes"]
+        if content is None:
+            if value["path"] is None:
+                raise UserError(f"{where} is missing")
+            content = Path(value["path"]).read_bytes()
+        yield content, where
+
+
+def _stack(images: list[np.ndarray], grey: bool) -> Tensor:
+    """Images H W or H W 3 as bytes N C H W."""
+    if grey:
+        return torch.from_numpy(np.stack(images))[:, None]
+    coloured = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
+    return torch.from_numpy(np.stack(coloured)).permute(0, 3, 1, 2).contiguous()
+
+
+def _class_names(rows: "Rows") -> list[str]:
+    """The classes: those that the data declare, else every different label of the training split, in order."""
+    from datasets import ClassLabel
+
+    feature = rows.features["label"]
+    if isinstance(feature, ClassLabel):
+        names = [str(name) for name in feature.names]
+    else:
+        values = set(rows["label"]) - {None}
+        if not all(isinstance(value, int | str) for value in values):
+            raise UserError("data.columns.label must be a column of whole numbers or names, one per image")
+        numbers = all(isinstance(value, int) for value in values)
+        names = [str(value) for value in (sorted(values) if numbers else sorted(map(str, values)))]
+    if len(names) < 2:
+        raise UserError(
+            f"the images have {len(names) or 'no'} class{'' if len(names) == 1 else 'es'}: at least two are needed"
+        )
+    return names
+
+
+def _labels(rows: "Rows", names: list[str], split: str) -> Tensor:
+    """Labels as places in ``names``."""
+    from datasets import ClassLabel
+
+    declared = isinstance(rows.features["label"], ClassLabel)
+    places: dict[Any, int] = {}
+    for place, name in enumerate(names):
+        places[place if declared else name] = place
+    found = []
+    for row, value in enumerate(rows["label"]):
+        known_as = value if declared or value is None else str(value)
+        if known_as not in places:
+            known = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+            said = "no label" if value is None else f"the label {value}"
+            raise UserError(f"image {row} of {split} has {said}, which is none of the {len(names)} classes: {known}")
+        found.append(places[known_as])
+    if not found:
+        raise UserError(f"the {split} split holds no images: give it some, or a share with data.splits.{split}")
+    return torch.tensor(found)
+
+
+def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel of bytes N C H W, as numbers in 0 to 1; exact, from counts."""
+    value = torch.arange(256, dtype=torch.float64) / 255
+    means, stds = [], []
+    for channel in range(images.shape[1]):
+        share = torch.bincount(images[:, channel].flatten(), minlength=256).double()
+        share /= share.sum()
+        mean = (share * value).sum()
+        means.append(float(mean))
+        stds.append(float((share * (value - mean) ** 2).sum().sqrt()) or 1.0)  # 1 where all pixels are alike
+    return tuple(means), tuple(stds)
+
+
+def _per_channel(given: Sequence[float] | None, channels: int, name: str) -> tuple[float, ...] | None:
+    if given is None:
+        return None
+    if len(given) != channels or (name == "std" and min(given) <= 0):
+        raise UserError(
+            f"data.{name}={list(given)}: the images have {channels} channel{'s' if channels > 1 else ''}, so give as "
+            f"many numbers{' above 0' if name == 'std' else ''}, or null"
+        )
+    return tuple(float(number) for number in given)

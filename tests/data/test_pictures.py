@@ -1,0 +1,116 @@
+"""Picture files of every kind become 8 bits in grey or RGB, or are refused in one sentence that names the file."""
+
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triptych.data import pictures
+from triptych.errors import UserError
+
+
+def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=format, **options)
+    return buffer.getvalue()
+
+
+def decoded(image: Image.Image, format: str = "PNG", **options: object) -> Image.Image:
+    return pictures.decode(encoded(image, format, **options), "a.png")
+
+
+@pytest.mark.parametrize(
+    ("image", "mode", "pixel"),
+    [
+        (Image.new("L", (5, 4), 77), "L", 77),
+        (Image.new("1", (5, 4), 1), "L", 255),
+        (Image.new("RGB", (5, 4), (1, 2, 3)), "RGB", (1, 2, 3)),
+        (Image.new("RGBA", (5, 4), (1, 2, 3, 255)), "RGB", (1, 2, 3)),
+        (Image.new("RGBA", (5, 4), (1, 2, 3, 0)), "RGB", (255, 255, 255)),  # transparent: white shows through
+        (Image.new("LA", (5, 4), (9, 0)), "L", 255),
+        (Image.new("RGB", (5, 4), (200, 10, 10)).convert("P"), "RGB", None),
+        (Image.fromarray(np.full((4, 5), 257 * 100, np.uint16)), "L", 100),  # 16 bits
+        (Image.new("RGB", (1, 1), (4, 5, 6)), "RGB", (4, 5, 6)),
+    ],
+    ids=["grey", "bilevel", "rgb", "rgba", "transparent", "grey transparent", "palette", "16-bit", "1 x 1"],
+)
+def test_modes(image: Image.Image, mode: str, pixel: object) -> None:
+    found = decoded(image)
+    assert (found.mode, found.size) == (mode, image.size)
+    if pixel is not None:
+        assert found.getpixel((0, 0)) == pixel
+
+
+def test_a_transparent_palette_is_put_on_white() -> None:
+    image = Image.new("P", (3, 3), 0)
+    image.putpalette([10, 20, 30] * 256)
+    assert decoded(image, transparency=0).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_cmyk_becomes_rgb() -> None:
+    found = pictures.decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), "a.jpg")
+    red, green, blue = found.getpixel((4, 4))
+    assert red > 150 > 120 > max(green, blue)
+
+
+def test_an_animation_gives_its_first_frame_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    frames = [Image.new("L", (4, 4), value) for value in (0, 255)]
+    content = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    with caplog.at_level(logging.WARNING):
+        found = pictures.decode(content, "moving.gif")
+    assert pictures.is_grey(found)
+    assert np.asarray(found).max() == 0
+    assert "moving.gif has 2 frames" in caplog.text
+
+
+def test_a_photo_is_turned_as_the_camera_was_held() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # taken with the camera on its side
+    assert decoded(Image.new("RGB", (6, 4)), "JPEG", exif=exif).size == (4, 6)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF"])
+def test_files_cut_short_are_refused_by_name(format: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40), dtype=np.uint8))
+    content = encoded(noise, format)
+    for share in (0.1, 0.5, 0.9):
+        with pytest.raises(UserError, match=r"^folder/cut\.file is (cut short|not a picture)"):
+            pictures.decode(content[: int(len(content) * share)], "folder/cut.file")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, I am a text", b"\x89PNG\r\n\x1a\n"])
+def test_what_is_no_picture_is_refused_by_name(content: bytes) -> None:
+    with pytest.raises(UserError, match=r"^notes\.txt is"):
+        pictures.decode(content, "notes.txt")
+
+
+def test_a_picture_of_floats_is_refused() -> None:
+    with pytest.raises(UserError, match="floating-point"):
+        decoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF")
+
+
+def test_fit_fills_the_frame_and_cuts_evenly() -> None:
+    wide = np.zeros((10, 30), np.uint8)
+    wide[:, 10:20] = 200  # the middle is what stays
+    assert (pictures.fit(Image.fromarray(wide), 10, 10, 1) == 200).all()
+    assert pictures.fit(Image.fromarray(wide), 5, 7, 3).shape == (5, 7, 3)
+
+
+def test_grey_is_seen_whatever_the_mode() -> None:
+    assert pictures.is_grey(Image.new("RGB", (2, 2), (7, 7, 7)))
+    assert not pictures.is_grey(Image.new("RGB", (2, 2), (7, 7, 8)))
+
+
+def test_files_of_a_folder_in_order(tmp_path: Path) -> None:
+    for name in ("b.PNG", "a.jpg", "notes.txt", "inside/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert [file.name for file in pictures.files(tmp_path, "input")] == ["a.jpg", "b.PNG", "c.png"]
+    with pytest.raises(UserError, match=r"input=.* does not exist"):
+        pictures.files(tmp_path / "nowhere", "input")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no pictures"):
+        pictures.files(tmp_path / "empty", "input")
