@@ -13,13 +13,14 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from triptych import build, machine
 from triptych.attention import Attend, AttentionMask
+from triptych.command import CONF
 from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.errors import UserError
@@ -28,6 +29,7 @@ from triptych.maps.capture import probing
 from triptych.models.charlm import CharLM
 from triptych.models.decode import generate
 from triptych.models.vit import ViT
+from triptych.run import measure
 from triptych.tasks.base import Task
 
 WARM_UP = 20  # steps or calls that are run and not counted
@@ -37,7 +39,7 @@ Row = tuple[str, float, str, float, float]  # what, its milliseconds, against wh
 
 def run(config: DictConfig) -> None:
     """Run the benchmarks that ``bench`` names and print a table of medians."""
-    names = list(BENCHMARKS) if config.bench == "all" else [config.bench]
+    names = [name for name in BENCHMARKS if name not in LONG] if config.bench == "all" else [config.bench]
     for name in names:
         if name not in BENCHMARKS:
             raise UserError(f"bench={name} is not a benchmark; there are: all, {', '.join(BENCHMARKS)}")
@@ -204,6 +206,44 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
     return rows
 
 
+def race(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """A whole recipe, from the first update to its final validation loss, against 2,000 steps of plain AdamW.
+
+    Not part of ``all``: minutes. The rival is the same model on the same batches of 12 windows.
+    """
+    ours, theirs, losses = [], [], []
+    rival = config.copy()
+    rival.optimizer = OmegaConf.load(CONF / "optimizer" / "adamw.yaml")
+    rival.trainer.max_steps, rival.data.batch_size = 2000, 12
+    rival_data = instantiate(rival.data)
+    rival_data.open()
+    for repeat in range(config.repeats):
+        torch.manual_seed(config.seed + repeat)
+        milliseconds, task = _whole_fit(config, data)
+        ours.append(milliseconds)
+        losses.append(measure(config, task, data)[config.watch.metric])
+        theirs.append(_whole_fit(rival, rival_data)[0])
+    what = f"{config.trainer.max_steps} steps to {config.watch.metric} {statistics.mean(losses):.3f}"
+    return [_row(what, ours, "2,000 steps of AdamW", theirs)]
+
+
+def _whole_fit(config: DictConfig, data: Any) -> tuple[float, Task]:
+    """Milliseconds of a fit from its first batch to its last, in Lightning's loop, and what was trained."""
+    task = build.build_task(config, _model(config, data), compiled=False)
+    trainer = build.build_trainer(
+        config,
+        None,
+        callbacks=[],
+        logger=False,
+        enable_checkpointing=False,
+        max_epochs=-1,
+        limit_val_batches=0,
+    )
+    started = time.perf_counter()
+    trainer.fit(task, datamodule=data)
+    return (time.perf_counter() - started) * 1e3, task
+
+
 BENCHMARKS: dict[str, Callable[[DictConfig, Any, torch.device], list[Row]]] = {
     "loop": loop,
     "attention": attention,
@@ -212,7 +252,9 @@ BENCHMARKS: dict[str, Callable[[DictConfig, Any, torch.device], list[Row]]] = {
     "maps": maps,
     "batches": batches,
     "vit": vit,
+    "race": race,
 }
+LONG = ("race",)  # not part of "all"
 
 
 def _model(config: DictConfig, data: Any) -> nn.Module:

@@ -43,6 +43,7 @@ def command(function: Callable[[Any], Any], config_name: str) -> None:
         except Exception as error:  # passed on to Hydra, it would print the whole command line before our sentence
             failures.append(error)
 
+    sys.argv[1:] = [_switch(word) for word in sys.argv[1:]]
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(body)()
         if failures:
@@ -86,6 +87,12 @@ def _refuse_added(config: Any) -> None:
             is_group = (CONF / key.lstrip("+")).is_dir()
             if not is_group and (not OmegaConf.is_dict(parent) or "_target_" not in parent):
                 raise _Unknown(key.lstrip("+"))
+
+
+def _switch(word: str) -> str:
+    """``maps=true`` as ``maps.draw=true``: for the name of a folder of options, Hydra takes no truth values."""
+    found = re.fullmatch(r"(\w+)=(true|false)", word, re.IGNORECASE)
+    return f"{found[1]}.draw={found[2]}" if found and (CONF / found[1]).is_dir() else word
 
 
 def _fail(sentence: str) -> None:

@@ -152,8 +152,8 @@ def _fit(
         summary.update(_costs(before, task, trainer, live, maps, started))
         task.model.load_state_dict(weights(run.path / folder.BEST))
         summary["metrics"] = measure(config, task, data)
-        tables.publish(task, data, loggers, "test", trainer.global_step)
         summary["best_step"] = checkpoints.best_step
+        tables.publish(task, data, loggers, "test", checkpoints.best_step or 0)
         _conclude(summary, loggers, run)
     except BaseException as error:
         asked = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
@@ -224,7 +224,7 @@ def predict(config: DictConfig) -> None:
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
-    if config.maps:
+    if config.maps.draw:
         _draw_maps(trained, given, Path(config.output or trained.folder.path / "predictions"), config.checkpoint)
 
 
@@ -233,7 +233,7 @@ def _for_the_task(config: DictConfig, task: Task) -> dict[str, Any]:
     takes = inspect.signature(task.respond).parameters
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     for word in given:
-        name = word.partition("=")[0].lstrip("+~")
+        name = word.partition("=")[0].lstrip("+~").partition(".")[0]
         if name in config and name not in (*takes, *NOT_FOR_THE_TASK):
             known = ", ".join(name for name in takes if name not in ("data", "given"))
             raise UserError(f"{name}= says nothing to task={task.name}; it takes: {known}")

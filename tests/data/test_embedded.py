@@ -1,8 +1,10 @@
-"""The embedded text: always the same, clean, and nothing of what is tested stands in what is trained on."""
+"""The embedded sets: always the same, clean, and nothing of what is tested stands in what is trained on."""
 
+import hashlib
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 
 import pytest
 
@@ -60,3 +62,24 @@ def test_clean_text() -> None:
 def test_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(UserError, match=r"embedded:nothing.*python_reference"):
         embedded.make("nothing")
+
+
+@pytest.mark.parametrize(("name", "images"), [("mnist_5k", 5000), ("digits", 1797)])
+def test_embedded_images_are_split_evenly_by_class(name: str, images: int) -> None:
+    made = embedded.make(name)
+    counts = {split: Counter(columns["label"]) for split, columns in made.items()}
+    assert sum(sum(count.values()) for count in counts.values()) == images
+    for digit in range(10):
+        every = sum(count[digit] for count in counts.values())
+        assert counts["test"][digit] == counts["validation"][digit] == round(every / 10)
+    files = [[image["bytes"] for image in columns["image"]] for columns in made.values()]
+    assert not set(files[0]) & (set(files[1]) | set(files[2]))  # no image of training is tested
+
+
+def test_embedded_images_are_the_same_bytes_every_time() -> None:
+    """Their fingerprint must not follow a library's version: a hash of the files as they are now."""
+    digest = hashlib.sha256()
+    for columns in embedded.make("digits").values():
+        for image, label in zip(columns["image"], columns["label"], strict=True):
+            digest.update(image["bytes"] + bytes([label]))
+    assert digest.hexdigest() == "0afdbe7fd1068cd9447ce041bc068d8a18a0adcc51b1bed09e2f82650ebae3a4"

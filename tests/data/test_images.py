@@ -167,6 +167,18 @@ def test_a_folder_of_classes(folder: Path) -> None:
     assert "6 x 9 pixels, colour, 2 classes" in data.describe()
 
 
+def test_a_folder_may_name_its_splits(folder: Path) -> None:
+    for split, names in (("train", range(7)), ("test", range(7, 10))):
+        for colour in ("red", "blue"):
+            (folder / split / colour).mkdir(parents=True)
+            for index in names:
+                (folder / colour / f"{index}.png").rename(folder / split / colour / f"{index}.png")
+    for colour in ("red", "blue"):
+        (folder / colour).rmdir()
+    data = opened(path=str(folder))
+    assert {split: len(images) for split, images in data.images.items()} == {"train": 11, "validation": 3, "test": 6}
+
+
 def test_grey_pictures_saved_in_colour_have_one_channel(folder: Path) -> None:
     for file in folder.rglob("*.png"):
         Image.open(file).convert("L").convert("RGB").save(file)

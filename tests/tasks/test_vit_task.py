@@ -194,7 +194,7 @@ def test_a_run_folder_holds_what_is_promised(run: Path) -> None:
     names = {"loss", "accuracy", "top5_accuracy", "calibration_error"}
     assert {f"{split}/{name}" for split in ("val", "test") for name in names} <= summary["metrics"].keys()
     assert {f"test/accuracy/{digit}" for digit in range(10)} <= summary["metrics"].keys()
-    assert summary["metrics"]["test/accuracy"] > 0.12
+    assert summary["metrics"]["test/accuracy"] > 0.12  # chance is 0.1, and these are 60 updates
     for file in ("images.json", "report.html", "samples.jsonl"):
         assert (run / file).is_file()
     rows = metrics_file.read(run / "metrics.csv")
@@ -286,7 +286,7 @@ def test_predict_answers_files_and_folders(run: Path, tmp_path: Path, capsys: py
         config = compose("predict")
     OmegaConf.update(config, "run", str(run))
     OmegaConf.update(config, "input", str(tmp_path))
-    OmegaConf.update(config, "maps", True)
+    OmegaConf.update(config, "maps.draw", True)
     OmegaConf.update(config, "output", str(tmp_path / "drawn"))
     capsys.readouterr()
     predict(config)
@@ -339,13 +339,14 @@ def test_the_averaged_weights_are_the_ones_tested(tmp_path: Path, one_thread: No
     def with_keep(config: DictConfig, folder: Path | None, **more: Any) -> Any:
         return original(config, folder, **{**more, "callbacks": [*more["callbacks"], Keep()]} if folder else more)
 
-    short = ("trainer.max_steps=6", "validations=1", "ema=0.5", "maps=none", f"runs={tmp_path}")
+    short = ("trainer.max_steps=6", "validations=1", "ema=0.3", "maps=none", f"runs={tmp_path}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running.build, "build_trainer", with_keep)
         path = running.train(compose_vit(*short)).path
     average = kept[0]
-    for weights in kept[1:]:
-        average = {name: 0.5 * average[name] + 0.5 * weight for name, weight in weights.items()}
+    for n, weights in enumerate(kept[1:], start=1):
+        decay = min(0.3, (1 + n) / (10 + n))
+        average = {name: decay * average[name] + (1 - decay) * weight for name, weight in weights.items()}
     tested = running.weights(path / "checkpoints" / "best.ckpt")
     for name, weight in average.items():
         assert torch.allclose(tested[name], weight, atol=1e-6), name
@@ -353,3 +354,14 @@ def test_the_averaged_weights_are_the_ones_tested(tmp_path: Path, one_thread: No
     last = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
     for name, weight in kept[-1].items():
         assert torch.equal(last["current_model_state"][f"model.{name}"], weight)
+
+
+def test_maps_true_reaches_predict_although_maps_is_a_folder_of_options() -> None:
+    from triptych.command import _switch
+
+    assert _switch("maps=true") == "maps.draw=true"
+    assert [_switch(word) for word in ("maps=none", "compile=true", "input=maps=true")] == [
+        "maps=none",
+        "compile=true",
+        "input=maps=true",
+    ]

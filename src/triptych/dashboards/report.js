@@ -243,7 +243,7 @@
     if (!loaded.has(record.picture)) {
       const image = new Image();
       loaded.set(record.picture, image);
-      image.src = data.pictures[record.picture];
+      image.setAttribute("src", data.pictures[record.picture]);
     }
     const image = loaded.get(record.picture);
     if (image.complete) then(image);
