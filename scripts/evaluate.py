@@ -3,6 +3,6 @@
 from triptych.command import command
 
 if __name__ == "__main__":
-    from triptych.run import evaluate
+    from triptych.trained import evaluate
 
     command(evaluate, "evaluate")

@@ -16,12 +16,20 @@ import pytest
 import torch
 
 import triptych.run
+import triptych.trained
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
 from triptych import folder
 from triptych.command import CONF, command
 from triptych.tasks.charlm import CharLMTask
 from triptych.tasks.checkpoints import WholeFiles
+
+COMMANDS = {
+    "train": triptych.run.train,
+    "evaluate": triptych.trained.evaluate,
+    "predict": triptych.trained.predict,
+    "report": triptych.trained.rebuild_report,
+}
 
 Said = Callable[..., str]
 SCRIPTS = CONF.parent / "scripts"
@@ -46,7 +54,7 @@ def said(
         monkeypatch.setattr(sys, "argv", [name, *given])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            command(getattr(triptych.run, "rebuild_report" if name == "report" else name), name)
+            command(COMMANDS[name], name)
         errors = capfd.readouterr().err
         assert ended.value.code == 2
         assert "Traceback" not in errors
@@ -344,7 +352,7 @@ def test_a_path_of_strange_letters_trains_and_evaluates(
     monkeypatch.delenv("TRIPTYCH_DATA_PATH")
     measured: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["evaluate", f"run={run.path}"])
-    command(lambda config: measured.append(triptych.run.evaluate(config)), "evaluate")
+    command(lambda config: measured.append(triptych.trained.evaluate(config)), "evaluate")
     assert measured == [summary_of(run.path)["metrics"]]
 
 

@@ -28,8 +28,9 @@ MAY_IMPORT = {
     "dashboards": LEAVES | MODEL_SIDE | READER_SIDE,
     "resume": LEAVES | READER_SIDE,
     "build": LEAVES | MODEL_SIDE,
-    "run": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "resume"},
-    "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "resume", "run"},
+    "trained": LEAVES | MODEL_SIDE | READER_SIDE | {"build"},
+    "run": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "resume", "trained"},
+    "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "trained"},
 }
 # Parts that promise to need little: what they may import from outside, besides the standard library.
 NEEDS_ONLY = {"errors": set(), "attention": {"torch", "jaxtyping"}, "models": {"torch"}}

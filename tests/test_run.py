@@ -23,7 +23,8 @@ from conftest import Composed
 from triptych.dashboards import metrics_file
 from triptych.errors import UserError
 from triptych.maps import record
-from triptych.run import evaluate, load, predict, train
+from triptych.run import train
+from triptych.trained import evaluate, load, predict
 
 
 def rows_of(run: Path) -> list[dict[str, float]]:

@@ -29,8 +29,8 @@ from triptych.maps.capture import probing
 from triptych.models.charlm import CharLM
 from triptych.models.decode import generate
 from triptych.models.vit import ViT
-from triptych.run import measure
 from triptych.tasks.base import Task
+from triptych.trained import measure, quiet
 
 WARM_UP = 20  # steps or calls that are run and not counted
 
@@ -43,6 +43,7 @@ def run(config: DictConfig) -> None:
     for name in names:
         if name not in BENCHMARKS:
             raise UserError(f"bench={name} is not a benchmark; there are: all, {', '.join(BENCHMARKS)}")
+    quiet()
     build.check(config)
     build.settle(config, None)
     pl.seed_everything(config.seed, verbose=False)

@@ -1,51 +1,42 @@
-"""The composition root: train, evaluate, predict, and load what was trained. The only module that may import all."""
+"""The composition root: a configuration becomes a trained model in a run folder."""
 
-import inspect
 import logging
 import os
 import shlex
-import sys
 import time
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from torch import nn
 
 from triptych import build, folder, options
-from triptych.attention import set_backend
 from triptych.dashboards import publish, report
 from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables
-from triptych.errors import UserError
 from triptych.folder import RunFolder
-from triptych.maps import render
-from triptych.maps.callback import MapsCallback, check_choice, overview, sheet, take_maps
+from triptych.maps.callback import MapsCallback, check_choice
 from triptych.models.blocks import parameter_count
 from triptych.resume import Resumed, named, newest
 from triptych.tasks.averaging import Averaged
 from triptych.tasks.base import Task
 from triptych.tasks.checkpoints import Checkpoints, Interrupted, WholeFiles
+from triptych.trained import measure, plain, quiet, weights
 
 console = Console(highlight=False)
-NOT_FOR_THE_TASK = ("run", "checkpoint", "attention", "input", "maps", "output")  # options of predict that are ours
 
 
 def train(config: DictConfig) -> RunFolder:
     """Train as configured, test the best checkpoint, and leave a run folder (see README, "A run's folder")."""
-    _quiet()
+    quiet()
     task_class = build.check(config)
     options.check(config.maps, MapsCallback.__init__, "maps")
     options.check(config.sample, task_class.sample, "sample")
@@ -79,8 +70,8 @@ def train(config: DictConfig) -> RunFolder:
         task = build.build_task(config, model, compiled=compiled)
         # Whatever these refuse, they refuse while there is no folder yet.
         task.configure_optimizers()
-        task.check_sample(**_plain(config.sample))
-        check_choice(model, _plain(config.maps))
+        task.check_sample(**plain(config.sample))
+        check_choice(model, plain(config.maps))
         run = run or folder.create(Path(config.runs), task_class.name)
         return _fit(config, plan, data, task, run, resumed)
     finally:
@@ -106,13 +97,13 @@ def _fit(
         look_every=config.trainer.log_every_n_steps,
     )
     maps = MapsCallback(
-        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **_plain(config.maps)
+        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **plain(config.maps)
     )
     samples = Samples(
         path=run.path / "samples.jsonl",
         every_n_steps=config.maps.every_n_steps,
         resumed_at=resumed_at,
-        options=_plain(config.sample),
+        options=plain(config.sample),
     )
     tables = Tables(folder=run.path)
     callbacks: list[pl.Callback] = [live, maps, samples, tables, checkpoints]
@@ -182,144 +173,6 @@ def _conclude(summary: dict[str, Any], loggers: list[Any], run: RunFolder) -> No
     run.write_summary(summary)
     publish.page(loggers, "report", report.write(run.path), step)
     publish.close(loggers, True)
-
-
-def evaluate(config: DictConfig) -> dict[str, float]:
-    """Measure a checkpoint of a run again, on validation and test, and compare with what the run said."""
-    _quiet()
-    trained = load(config.run or "", checkpoint=config.checkpoint)
-    if config.data.path is not None:  # the data have moved
-        trained.data.path = config.data.path
-    trained.data.open()
-    summary = trained.folder.summary()
-    known = summary.get("data", {}).get("fingerprint")
-    if known != trained.data.fingerprint:
-        raise UserError(
-            f"the data are not those the run was trained on (fingerprint {trained.data.fingerprint[:12]}, then "
-            f"{str(known)[:12]}): point path= at the same data"
-        )
-    measured = measure(trained.config, trained.task, trained.data)
-    table = Table(title=f"{trained.folder.path.name}, {config.checkpoint}.ckpt")
-    for column in ("metric", "now", "in the run", "difference"):
-        table.add_column(column, justify="left" if column == "metric" else "right")
-    for name, number in measured.items():
-        before = summary.get("metrics", {}).get(name)
-        then = ("", "") if before is None else (f"{before:.6f}", f"{number - before:+.1e}")
-        table.add_row(name, f"{number:.6f}", *then)
-    console.print(table)
-    return measured
-
-
-def predict(config: DictConfig) -> None:
-    """Answer ``input`` with a trained model, streaming to standard output."""
-    _quiet()
-    trained = load(config.run or "", checkpoint=config.checkpoint)
-    set_backend(trained.model, config.attention)
-    if config.input is None or config.input == "":
-        raise UserError('input= is empty: give what the model is to answer, e.g. make predict run=... input="The "')
-    chosen = _for_the_task(config, trained.task)
-    given = str(config.input)
-    sys.stdout.write(trained.task.echo(trained.data, given))
-    for piece in trained.task.respond(trained.data, given, **chosen):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    if config.maps.draw:
-        _draw_maps(trained, given, Path(config.output or trained.folder.path / "predictions"), config.checkpoint)
-
-
-def _for_the_task(config: DictConfig, task: Task) -> dict[str, Any]:
-    """The options of predict that this task takes. Raises UserError for one that was given and is not among them."""
-    takes = inspect.signature(task.respond).parameters
-    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    for word in given:
-        name = word.partition("=")[0].lstrip("+~").partition(".")[0]
-        if name in config and name not in (*takes, *NOT_FOR_THE_TASK):
-            known = ", ".join(name for name in takes if name not in ("data", "given"))
-            raise UserError(f"{name}= says nothing to task={task.name}; it takes: {known}")
-    chosen = {key: option for key, option in _plain(config).items() if key in takes}
-    options.check(OmegaConf.create(chosen), task.respond, "")
-    return chosen
-
-
-def _draw_maps(trained: "Trained", given: str, into: Path, checkpoint: str) -> None:
-    """Pictures of every layer's maps for what a person gave, one set per example, and where they are."""
-    fingerprint = str(trained.folder.summary().get("data", {}).get("fingerprint", ""))
-    step = folder.checkpoint_contents(trained.folder.path / "checkpoints" / f"{checkpoint}.ckpt")["global_step"]
-    names: set[str] = set()
-    for probe in trained.task.inputs(trained.data, given):
-        records = take_maps(
-            trained.task,
-            probe,
-            layers=None,
-            heads=None,
-            scores=False,
-            step=step,
-            checkpoint=f"{checkpoint}.ckpt",
-            fingerprint=fingerprint,
-        )
-        name = stem = Path(probe.example).stem
-        while name in names:  # a.png and a.jpg, or a.png of two folders
-            name = f"{stem}-{len(names)}"
-        names.add(name)
-        render.write_png(overview(records), into / f"{name}.png")
-        for record in records:
-            render.write_png(sheet(record), into / f"{name}-layer-{record.layer}.png")
-    console.print(f"maps              {into}", soft_wrap=True)
-
-
-def rebuild_report(config: DictConfig) -> None:
-    """Write a run's ``report.html`` again, from its folder alone."""
-    console.print(str(report.write(folder.existing(config.run or "", "run").path)))
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained model and what is needed to use it."""
-
-    model: nn.Module
-    task: Task
-    data: Any
-    config: DictConfig
-    folder: RunFolder
-
-    @property
-    def tokenizer(self) -> Any:
-        """Text to ids and back, for models of text."""
-        return self.data.tokenizer
-
-
-def load(run: str | Path, *, checkpoint: str = "best") -> Trained:
-    """The model of a run folder, in eval mode on the CPU, with its tokenizer.
-
-    checkpoint: "best" or "last". Raises UserError when the folder or the checkpoint is none, or damaged.
-    """
-    found = folder.existing(run, "run")
-    config = found.config()
-    path = found.path / "checkpoints" / f"{checkpoint}.ckpt"
-    if not path.exists():
-        raise UserError(f"checkpoint={checkpoint}: {path} does not exist; use best or last, of a run that got that far")
-    data = build.build_data(config)
-    data.restore(found.path)
-    model = build.build_model(config, data.sizes)
-    model.load_state_dict(weights(path))
-    task = build.build_task(config, model, compiled=False)
-    return Trained(model=model.eval(), task=task.eval(), data=data, config=config, folder=found)
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    """The model's parameters in a checkpoint. Raises UserError when the file is damaged."""
-    state = folder.checkpoint_contents(path)["state_dict"]
-    return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
-
-
-def measure(config: DictConfig, task: Task, data: Any) -> dict[str, float]:
-    """Every metric over the whole validation and test splits, with the weights that ``task`` holds now."""
-    trainer = build.build_trainer(config, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
-    found: dict[str, float] = {}
-    for run in (trainer.validate, trainer.test):
-        found.update(run(task, datamodule=data, verbose=False)[0])
-    return {name: float(number) for name, number in found.items() if "/" in name}
 
 
 def _validate_last(trainer: pl.Trainer, task: Task, data: Any, checkpoints: Checkpoints) -> None:
@@ -399,14 +252,8 @@ def _resume_command(config: DictConfig, run: RunFolder) -> str:
 
 
 def _hyperparameters(config: DictConfig) -> dict[str, Any]:
-    plain = _plain(config)
-    return {key: plain[key] for key in ("task", "data", "model", "attention", "optimizer", "scheduler", "seed")}
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): item for key, item in plain.items()}
+    contents = plain(config)
+    return {key: contents[key] for key in ("task", "data", "model", "attention", "optimizer", "scheduler", "seed")}
 
 
 def _absolute_paths(config: DictConfig) -> None:
@@ -421,13 +268,3 @@ def _try(function: Any, *args: Any) -> None:
         function(*args)
     except Exception as error:
         logging.getLogger(__name__).warning("after that, %s failed too: %s", function.__name__, error)
-
-
-def _quiet() -> None:
-    """Lightning's advice for other programs is not for our users."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning.*")
-    warnings.filterwarnings("ignore", module="lightning_fabric.*")
-    warnings.filterwarnings("ignore", category=FutureWarning)

@@ -11,7 +11,8 @@ from triptych.attention import set_backend
 from triptych.maps import record
 from triptych.maps.callback import take_maps
 from triptych.maps.record import MapRecord
-from triptych.run import load, train
+from triptych.run import train
+from triptych.trained import load
 
 
 def moments(run: Path) -> list[int]:
