@@ -44,6 +44,7 @@ def run(config: DictConfig) -> None:
         if name not in BENCHMARKS:
             raise UserError(f"bench={name} is not a benchmark; there are: all, {', '.join(BENCHMARKS)}")
     quiet()
+    quiet()
     build.check(config)
     build.settle(config, None)
     pl.seed_everything(config.seed, verbose=False)

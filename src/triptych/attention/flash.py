@@ -16,6 +16,7 @@ NO_KERNEL = "No available kernel"  # how torch's own message begins
 # Up to so many keys the CPU kernel takes about half the time in float32, casts included; at 320 keys as long.
 SHORT = 256
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+FUSED_NUMBERS = frozenset(backend.value for backend in FUSED)
 
 
 def attend(
@@ -30,13 +31,17 @@ def attend(
         with torch.autocast("cpu", enabled=False):
             return attend(query.float(), key.float(), value.float(), mask).to(query.dtype)
     key, value, options, empty = _lower(query, key, value, mask, gpu=query.device.type != "cpu")
-    with sdpa_kernel(FUSED):
-        try:
-            context = F.scaled_dot_product_attention(query, key, value, **options)
-        except RuntimeError as error:
-            if NO_KERNEL not in str(error):
-                raise
-            raise _no_kernel(query) from error
+    if torch.compiler.is_compiling() or torch._fused_sdp_choice(query, key, value, **options) not in FUSED_NUMBERS:
+        with sdpa_kernel(FUSED):
+            try:
+                context = F.scaled_dot_product_attention(query, key, value, **options)
+            except RuntimeError as error:
+                if NO_KERNEL not in str(error):
+                    raise
+                raise _no_kernel(query) from error
+    else:
+        # What torch is about to choose is fused already; pinning it would cost more than a decoding step's kernel.
+        context = F.scaled_dot_product_attention(query, key, value, **options)
     return context if empty is None else context.masked_fill(empty, 0.0)
 
 
@@ -58,7 +63,7 @@ def kernel(
             if NO_KERNEL not in str(error):
                 raise
             raise _no_kernel(query) from error
-    if choice not in [backend.value for backend in FUSED]:
+    if choice not in FUSED_NUMBERS:
         raise _no_kernel(query)
     name = SDPBackend(choice).name.lower()
     active = _active_implementation() if choice == SDPBackend.FLASH_ATTENTION.value else None

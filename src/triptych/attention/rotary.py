@@ -67,4 +67,4 @@ class Rotary2d(nn.Module):
 def _turn(
     x: Float[Tensor, "B N T D"], cos: Float[Tensor, "T D"], sin: Float[Tensor, "T D"]
 ) -> Float[Tensor, "B N T D"]:
-    return x * cos.to(x.dtype) + x.roll(x.shape[-1] // 2, dims=-1) * sin.to(x.dtype)
+    return torch.addcmul(x * cos.to(x.dtype), x.roll(x.shape[-1] // 2, dims=-1), sin.to(x.dtype))
