@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "build": LEAVES | MODEL_SIDE,
     "trained": LEAVES | MODEL_SIDE | READER_SIDE | {"build"},
     "run": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "resume", "trained"},
-    "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "trained"},
+    "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "command", "trained"},
 }
 # Parts that promise to need little: what they may import from outside, besides the standard library.
 NEEDS_ONLY = {"errors": set(), "attention": {"torch", "jaxtyping"}, "models": {"torch"}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import nn
 
-from triptych.dashboards import publish
+from triptych.dashboards import publish, report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.maps import images, record, render
@@ -21,7 +21,7 @@ from triptych.tasks.checkpoints import require_finite
 class MapsCallback(pl.Callback):
     """Captures the probes' attention while a model trains, and writes records and pictures.
 
-    folder: where records and pictures go. every_n_steps: parameter updates between two moments; 0 for the end only.
+    folder: where records and pictures go, inside the run's folder, whose report is written at each moment too. every_n_steps: parameter updates between two moments; 0 for the end only.
     probes: how many fixed examples. length: longest probe, in positions. layers, heads: which; None for all.
     scores: keep scores before softmax beside the weights. fingerprint: of the data. resumed_at: a resumed run's
     step; what was kept of later steps is removed, since the run comes there again.
@@ -117,6 +117,9 @@ class MapsCallback(pl.Callback):
         for file, (title, picture) in drawn.items():
             render.write_png(picture, self.folder / f"{file}.png")
             publish.picture(trainer.loggers, f"maps/{title}", picture, step, caption=last.caption())
+        for logger in trainer.loggers:
+            logger.save()
+        report.write(self.folder.parent)  # the page can be looked at while the model trains
         self.seconds += time.perf_counter() - started
 
 
