@@ -51,18 +51,18 @@ class MetricsFile(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Add to the row of this step."""
-        if not self._rows or self._rows[-1]["step"] != step or self._written == len(self._rows):
+        if not self._rows or self._rows[-1]["step"] != step:
             elapsed = self._before + time.perf_counter() - self._started
             self._rows.append({"step": step or 0, "seconds": round(elapsed, 3)})
         self._rows[-1].update({name: float(number) for name, number in metrics.items()})
         fresh = [name for name in metrics if name not in self._columns]
-        if fresh:
-            self._columns += fresh
+        self._columns += fresh
+        if fresh or self._written == len(self._rows):  # a column has come, or a row that the file holds has grown
             self._written = 0
 
     @rank_zero_only
     def save(self) -> None:
-        """Bring the file up to date: append, or write it anew when a column has come."""
+        """Bring the file up to date: append, or write it anew where appending cannot say it."""
         if self._written == len(self._rows):
             return
         lines = io.StringIO()

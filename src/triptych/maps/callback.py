@@ -21,7 +21,8 @@ from triptych.tasks.checkpoints import require_finite
 class MapsCallback(pl.Callback):
     """Captures the probes' attention while a model trains, and writes records and pictures.
 
-    folder: where records and pictures go, inside the run's folder, whose report is written at each moment too. every_n_steps: parameter updates between two moments; 0 for the end only.
+    folder: where records and pictures go, inside the run's folder, whose report is written at each moment too.
+    every_n_steps: parameter updates between two moments; 0 for the end only.
     probes: how many fixed examples. length: longest probe, in positions. layers, heads: which; None for all.
     scores: keep scores before softmax beside the weights. fingerprint: of the data. resumed_at: a resumed run's
     step; what was kept of later steps is removed, since the run comes there again.
