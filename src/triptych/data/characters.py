@@ -123,15 +123,20 @@ class CharacterData(pl.LightningDataModule):
         return DataLoader(batches, batch_size=None, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
 
     def probes(self, count: int, length: int) -> list[Probe]:
-        """``count`` fixed stretches of validation text, evenly spread, each beginning where a line does."""
+        """``count`` fixed stretches of validation text, evenly spread, each beginning where a line does.
+
+        Of the lines there, the first that shows something: a third of its characters differ (no row of asterisks).
+        """
         ids = self.ids["validation"]
         length = min(length, self.context)
         newline = self.tokenizer.encode("\n")[0] if not self.tokenizer.unknown("\n") else -1
         found = []
         for index in range(count):
             start = index * (len(ids) - length) // max(count, 1)
-            line_ends = (ids[start : len(ids) - length] == newline).nonzero()
-            start += int(line_ends[0]) + 1 if len(line_ends) else 0
+            line_ends = (ids[start : len(ids) - length] == newline).nonzero().flatten().tolist()
+            lines = [start + end + 1 for end in line_ends] or [start]
+            telling = (line for line in lines if len(ids[line : line + length].unique()) * 3 >= length)
+            start = next(telling, lines[0])
             tokens = ids[start : start + length]
             labels = {"text": self.tokenizer.labels(tokens.tolist())}
             batch = TextBatch(tokens=tokens[None], targets=ids[start + 1 : start + length + 1][None])
