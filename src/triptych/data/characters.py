@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from triptych.data import sources
-from triptych.data.batches import Probe, TextBatch, generator_for, permutation, training_loader
+from triptych.data.batches import Probe, TextBatch, generator_for, permutation
+from triptych.data.module import TaskData
 from triptych.data.tokenizers import CharacterTokenizer
 from triptych.errors import UserError
 
 TOKENIZER_FILE = "tokenizer.json"
 
 
-class CharacterData(pl.LightningDataModule):
+class CharacterData(TaskData):
     """A text as windows of ``context`` characters, each predicting the character after every position.
 
     source, path, config, revision, files, columns, splits: see ``sources.open``. batch_size, eval_batch_size: windows.
@@ -56,7 +55,6 @@ class CharacterData(pl.LightningDataModule):
         self.files, self.columns, self.splits, self.seed = files, columns, splits, seed
         self.context, self.batch_size, self.eval_batch_size = context, batch_size, eval_batch_size
         self.workers = workers
-        self.start = 0  # number of the run's next training batch; set when a run resumes
 
     def open(self) -> None:
         """Read the text, learn the alphabet of its training split, and turn all splits into ids."""
@@ -82,7 +80,7 @@ class CharacterData(pl.LightningDataModule):
                     f"that: use a longer text (data.path), a larger share (data.splits.{split}), or a smaller context"
                 )
 
-        self.windows = TrainingWindows(self.ids["train"], self.context, self.batch_size, self.seed)
+        self.training = TrainingWindows(self.ids["train"], self.context, self.batch_size, self.seed)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -103,24 +101,9 @@ class CharacterData(pl.LightningDataModule):
         """Take from a run folder what ``save`` stored: enough to use the model, without the text."""
         self.tokenizer = CharacterTokenizer.load(folder / TOKENIZER_FILE)
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Training batches that see the text once."""
-        return self.windows.per_epoch
-
-    def train_dataloader(self) -> DataLoader:
-        pin_memory = torch.cuda.is_available()
-        return training_loader(self.windows, start=self.start, workers=self.workers, pin_memory=pin_memory)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._evaluation("validation")
-
-    def test_dataloader(self) -> DataLoader:
-        return self._evaluation("test")
-
-    def _evaluation(self, split: str) -> DataLoader:
-        batches = evaluation_batches(self.ids[split], self.context, self.eval_batch_size)
-        return DataLoader(batches, batch_size=None, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
+    def evaluation(self, split: str) -> list[TextBatch]:
+        """Windows of the split in order: every character but its first is predicted exactly once."""
+        return evaluation_batches(self.ids[split], self.context, self.eval_batch_size)
 
     def probes(self, count: int, length: int) -> list[Probe]:
         """``count`` fixed stretches of validation text, evenly spread, each beginning where a line does.

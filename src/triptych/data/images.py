@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from triptych.data import augment, pictures, sources
 from triptych.data.augment import Augment
-from triptych.data.batches import ImageBatch, Probe, generator_for, permutation, training_loader
+from triptych.data.batches import ImageBatch, Probe, generator_for, permutation
+from triptych.data.module import TaskData
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Format:
         return images.float().mul_(1 / (255 * std)).sub_(mean / std)
 
 
-class ImageData(pl.LightningDataModule):
+class ImageData(TaskData):
     """Images with one label each, in memory as bytes: channels, size and classes come from them.
 
     source, path, config, revision, files, columns (image, label), splits: see ``sources.open``. A path may be a folder
@@ -94,7 +94,6 @@ class ImageData(pl.LightningDataModule):
         self.augmentation, self.mixup, self.cutmix = augmentation, mixup, cutmix
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.workers, self.memory = workers, memory
-        self.start = 0  # number of the run's next training batch; set when a run resumes
 
     def open(self) -> None:
         """Read and decode every image, learn the classes and the mean pixel of the training split."""
@@ -210,24 +209,9 @@ class ImageData(pl.LightningDataModule):
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder / FILE} cannot be read ({error}): the run folder is damaged") from error
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Training batches that see the images once."""
-        return self.training.per_epoch
-
-    def train_dataloader(self) -> DataLoader:
-        pin_memory = torch.cuda.is_available()
-        return training_loader(self.training, start=self.start, workers=self.workers, pin_memory=pin_memory)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._evaluation("validation")
-
-    def test_dataloader(self) -> DataLoader:
-        return self._evaluation("test")
-
-    def _evaluation(self, split: str) -> DataLoader:
-        batches = _EvaluationBatches(self.images[split], self.labels[split], self.format, self.eval_batch_size)
-        return DataLoader(batches, batch_size=None, generator=torch.Generator().manual_seed(0))
+    def evaluation(self, split: str) -> "_EvaluationBatches":
+        """The images of the split in order."""
+        return _EvaluationBatches(self.images[split], self.labels[split], self.format, self.eval_batch_size)
 
     def probes(self, count: int, length: int) -> list[Probe]:
         """``count`` fixed validation images, evenly spread. ``length`` is for texts: a picture is taken whole."""

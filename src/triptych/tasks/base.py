@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from triptych.data.batches import Probe
+from triptych.data.module import TaskData
 from triptych.errors import UserError
 
 OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
@@ -35,7 +36,7 @@ class Task(pl.LightningModule, ABC):
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]  # every metric that validation logs and a run may watch
-    data_class: ClassVar[type[pl.LightningDataModule]]
+    data_class: ClassVar[type[TaskData]]
     model_classes: ClassVar[tuple[type[nn.Module], ...]]
 
     def __init__(
