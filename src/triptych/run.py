@@ -46,7 +46,7 @@ def train(config: DictConfig) -> RunFolder:
     try:
         data = build.build_data(config)
         data.open()
-        console.print(data.describe())
+        console.print(data.describe(), soft_wrap=True)
         if config.resume == "auto":
             resumed = newest(config, task_class.name, data.fingerprint)
             run = resumed.folder if resumed else None
@@ -127,7 +127,8 @@ def _fit(
         logger.log_hyperparams(_hyperparameters(config))
     console.print(
         f"{parameter_count(task.model):,} parameters on {plan.device.type}, {config.trainer.precision}"
-        f"{', compiled' if config.compile else ''}; attention {config.attention.backend}; run {run.path}"
+        f"{', compiled' if config.compile else ''}; attention {config.attention.backend}; run {run.path}",
+        soft_wrap=True,
     )
 
     before, started = summary["fit_seconds"], time.perf_counter()

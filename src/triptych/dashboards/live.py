@@ -77,7 +77,7 @@ class Live(pl.Callback):
                 for name, number in trainer.callback_metrics.items()
                 if name.startswith("val/")
             )
-            self.console.print(f"step {trainer.global_step:,}  {shown}", highlight=False)
+            self.console.print(f"step {trainer.global_step:,}  {shown}", highlight=False, soft_wrap=True)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -125,7 +125,9 @@ class Live(pl.Callback):
             self._bar.refresh()
         else:
             left = (trainer.max_steps - step) * statistics.median(self._intervals[recent] or [0.0])
-            self.console.print(f"step {step:,}/{trainer.max_steps:,}  {shown}  {left:,.0f} s left", highlight=False)
+            self.console.print(
+                f"step {step:,}/{trainer.max_steps:,}  {shown}  {left:,.0f} s left", highlight=False, soft_wrap=True
+            )
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._stop(trainer)
