@@ -23,6 +23,22 @@ class TextBatch:
 
 
 @dataclass
+class TranslationBatch:
+    """Sentence pairs, padded with id 0 behind their ends. ``target`` is what the decoder reads, ``expected`` what it
+    should answer at the same positions: one token later, up to the end token."""
+
+    source: Tensor  # B S: the sentence and its end token
+    target: Tensor  # B T: the start token and the sentence
+    expected: Tensor  # B T: the sentence and its end token
+    rows: Tensor  # B: which rows of the split these are
+
+    @property
+    def seen(self) -> int:
+        """Real target tokens: end tokens count, padding does not."""
+        return int((self.expected != 0).sum())
+
+
+@dataclass
 class ImageBatch:
     """Normalised images; ``labels`` are classes, or shares of all classes where images were mixed."""
 

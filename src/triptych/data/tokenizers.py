@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from os import PathLike
 
-from tokenizers import Tokenizer, decoders, models, normalizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from triptych.errors import UserError
 
@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 UNKNOWN = "�"  # U+FFFD, what Unicode itself puts in place of a character that cannot be shown
 UNKNOWN_ID = 0
+PAD_ID, START_ID, END_ID, UNKNOWN_WORD_ID = 0, 1, 2, 3  # of SubwordTokenizer
+WORD = r"[\p{L}\p{M}\p{N}]+['’]?|[^\s\p{L}\p{M}\p{N}]"  # an elided word keeps its apostrophe: t' aime
 CHUNK = 4096  # characters; the library's time per character grows with the length of one string
+_SPLIT = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(WORD), "isolated")])
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\N{NO-BREAK SPACE}": "⍽"}
 
 
@@ -94,6 +97,11 @@ class CharacterTokenizer:
         # surrogate pair (a command line that was not UTF-8) is no text to the library: U+FFFD replaces it.
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return self.tokenizer.normalizer.normalize_str(whole)
+
+
+def words(text: str) -> list[str]:
+    """The words of a sentence, as alignments count them: "Je t'aime !" is Je, t', aime, !. See ``WORD``."""
+    return [word for word, _ in _SPLIT.pre_tokenize_str(unicodedata.normalize("NFC", text))]
 
 
 def _visible(character: str) -> str:
