@@ -22,6 +22,7 @@ from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables
+from triptych.explain.beside import beside
 from triptych.folder import RunFolder
 from triptych.maps.callback import MapsCallback, check_choice
 from triptych.models.blocks import parameter_count
@@ -65,7 +66,7 @@ def train(config: DictConfig) -> RunFolder:
         pl.seed_everything(config.seed, verbose=False)
         model = build.build_model(config, data.sizes)
         build.check_attention(model, plan, config.trainer.precision, training=True)
-        positions = config.data.batch_size * getattr(model, "context", 1)
+        positions = data.positions_per_batch(getattr(model, "context", 1))
         compiled = build.settle_compile(config, model, positions, plan)
         task = build.build_task(config, model, compiled=compiled)
         # Whatever these refuse, they refuse while there is no folder yet.
@@ -106,7 +107,8 @@ def _fit(
         options=plain(config.sample),
     )
     tables = Tables(folder=run.path)
-    callbacks: list[pl.Callback] = [live, maps, samples, tables, checkpoints]
+    measuring = beside(task.name, run.path)
+    callbacks: list[Any] = [live, maps, samples, tables, *([measuring] if measuring else []), checkpoints]
     if config.ema is not None:
         callbacks.insert(0, Averaged(decay=config.ema))
     if config.early_stopping is not None:
@@ -143,9 +145,11 @@ def _fit(
             _validate_last(trainer, task, data, checkpoints)
         summary.update(_costs(before, task, trainer, live, maps, started))
         task.model.load_state_dict(weights(run.path / folder.BEST))
-        summary["metrics"] = measure(config, task, data)
+        summary["metrics"], summary["notes"] = measure(config, task, data, measuring)
         summary["best_step"] = checkpoints.best_step
         tables.publish(task, data, loggers, "test", checkpoints.best_step or 0)
+        if measuring:
+            measuring.conclude(task, data, loggers, trainer.global_step)
         _conclude(summary, loggers, run)
     except BaseException as error:
         asked = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
@@ -195,6 +199,7 @@ def _first_summary(config: DictConfig, data: Any, task: Task, resumed: Resumed |
         "fit_seconds": resumed.seconds if resumed else 0.0,
         "seen_per_second": None,
         "metrics": {},
+        "notes": {},
         "maps": {"capture_error": None},
         "paths": {
             "config": folder.CONFIG,
@@ -232,6 +237,8 @@ def _show_results(config: DictConfig, summary: dict[str, Any], samples: list[dic
     if summary["maps"]["capture_error"] is not None:
         table.add_row("capture error", f"{summary['maps']['capture_error']:.1e}")
     console.print(table)
+    for name, note in summary["notes"].items():
+        console.print(f"{name}: {note}", soft_wrap=True)
     if samples:
         shown = Text(samples[-1]["prompt"], style="dim") + Text(samples[-1]["text"])
         console.print(Panel(shown, title=f"a sample at step {samples[-1]['step']:,}", title_align="left"))

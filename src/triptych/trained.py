@@ -1,9 +1,12 @@
 """A trained model put to use: load it, measure it again, let it answer, draw what it attends to."""
 
 import inspect
+import json
 import logging
+import re
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,20 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from torch import nn
 
 from triptych import build, folder, options
 from triptych.attention import set_backend
 from triptych.dashboards import report
+from triptych.data.batches import Probe
 from triptych.errors import UserError
+from triptych.explain.beside import Beside, beside
 from triptych.folder import RunFolder
 from triptych.maps import render
 from triptych.maps.callback import overview, sheet, take_maps
+from triptych.maps.record import MapRecord, save
 from triptych.tasks.base import Task
 
 console = Console(highlight=False)
@@ -68,13 +75,18 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
 
 
-def measure(config: DictConfig, task: Task, data: Any) -> dict[str, float]:
-    """Every metric over the whole validation and test splits, with the weights that ``task`` holds now."""
+def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
+    """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
     trainer = build.build_trainer(config, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
     found: dict[str, float] = {}
     for run in (trainer.validate, trainer.test):
         found.update(run(task, datamodule=data, verbose=False)[0])
-    return {name: float(number) for name, number in found.items() if "/" in name}
+    notes = dict(task.notes)
+    if more is not None:
+        figures, said = more.measure(task.eval(), data)
+        found.update(figures)
+        notes.update(said)
+    return {name: float(number) for name, number in found.items() if "/" in name}, notes
 
 
 def evaluate(config: DictConfig) -> dict[str, float]:
@@ -91,7 +103,9 @@ def evaluate(config: DictConfig) -> dict[str, float]:
             f"the data are not those the run was trained on (fingerprint {trained.data.fingerprint[:12]}, then "
             f"{str(known)[:12]}): point path= at the same data"
         )
-    measured = measure(trained.config, trained.task, trained.data)
+    measured, notes = measure(
+        trained.config, trained.task, trained.data, beside(trained.task.name, trained.folder.path)
+    )
     table = Table(title=f"{trained.folder.path.name}, {config.checkpoint}.ckpt")
     for column in ("metric", "now", "in the run", "difference"):
         table.add_column(column, justify="left" if column == "metric" else "right")
@@ -100,47 +114,83 @@ def evaluate(config: DictConfig) -> dict[str, float]:
         then = ("", "") if before is None else (f"{before:.6f}", f"{number - before:+.1e}")
         table.add_row(name, f"{number:.6f}", *then)
     console.print(table)
+    for name, note in notes.items():
+        console.print(f"{name}: {note}", soft_wrap=True)
     return measured
 
 
 def predict(config: DictConfig) -> None:
-    """Answer ``input`` with a trained model, streaming to standard output."""
+    """Answer ``input`` with a trained model, streaming to standard output, or whole into the file ``output``."""
     quiet()
     trained = load(config.run or "", checkpoint=config.checkpoint)
     set_backend(trained.model, config.attention)
     if config.input is None or config.input == "":
         raise UserError('input= is empty: give what the model is to answer, e.g. make predict run=... input="The "')
-    chosen = _for_the_task(config, trained.task)
-    given = str(config.input)
+    drawn, given = config.maps.draw, str(config.input)
+    chosen = _for_the_task(config, trained.task.respond, trained.task)
+    looked_at = _for_the_task(config, trained.task.inputs, trained.task)
+    pieces = _counted(trained.task, given, trained.task.respond(trained.data, given, **chosen))
+    if config.output is not None and not drawn:
+        _write_answer(Path(config.output).expanduser(), [trained.task.echo(trained.data, given), *pieces])
+        return
     sys.stdout.write(trained.task.echo(trained.data, given))
-    for piece in trained.task.respond(trained.data, given, **chosen):
+    for piece in pieces:
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
-    if config.maps.draw:
-        _draw_maps(trained, given, Path(config.output or trained.folder.path / "predictions"), config.checkpoint)
+    if drawn:
+        into = Path(config.output or trained.folder.path / "predictions")
+        _draw_maps(trained, trained.task.inputs(trained.data, given, **looked_at), into, config.checkpoint)
 
 
-def _for_the_task(config: DictConfig, task: Task) -> dict[str, Any]:
-    """The options of predict that this task takes. Raises UserError for one that was given and is not among them."""
-    takes = inspect.signature(task.respond).parameters
+def _counted(task: Task, given: str, pieces: Iterable[str]) -> Iterable[str]:
+    """The pieces, with a progress bar where there are many of them and a terminal does not show them itself."""
+    total = task.pieces(given)
+    if total is None or total < 2 or sys.stdout.isatty():
+        return pieces
+    return track(pieces, description="answering", total=total, console=Console(stderr=True), transient=True)
+
+
+def _write_answer(path: Path, pieces: Iterable[str]) -> None:
+    """The whole answer as a file, or no file at all."""
+    if path.is_dir():
+        raise UserError(f"output={path} is a folder: give the name of a file for the answer")
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.writelines(pieces)
+            file.write("\n")
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"output={path} could not be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    console.print(str(path), soft_wrap=True)
+
+
+def _for_the_task(config: DictConfig, function: Callable[..., Any], task: Task) -> dict[str, Any]:
+    """The options of predict that ``function`` takes. Raises UserError for one that the task takes nowhere."""
+    takes = {**inspect.signature(task.respond).parameters, **inspect.signature(task.inputs).parameters}
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     for word in given:
         name = word.partition("=")[0].lstrip("+~").partition(".")[0]
         if name in config and name not in (*takes, *NOT_FOR_THE_TASK):
             known = ", ".join(name for name in takes if name not in ("data", "given"))
             raise UserError(f"{name}= says nothing to task={task.name}; it takes: {known}")
-    chosen = {key: option for key, option in plain(config).items() if key in takes}
-    options.check(OmegaConf.create(chosen), task.respond, "")
+    chosen = {key: option for key, option in plain(config).items() if key in inspect.signature(function).parameters}
+    options.check(OmegaConf.create(chosen), function, "")
     return chosen
 
 
-def _draw_maps(trained: Trained, given: str, into: Path, checkpoint: str) -> None:
-    """Pictures of every layer's maps for what a person gave, one set per example, and where they are."""
-    fingerprint = str(trained.folder.summary().get("data", {}).get("fingerprint", ""))
+def _draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str) -> None:
+    """Pictures of every layer's maps for what a person gave, one set per example, and a page to look through all."""
+    summary = trained.folder.summary()
     step = folder.checkpoint_contents(trained.folder.path / "checkpoints" / f"{checkpoint}.ckpt")["global_step"]
+    more = beside(trained.task.name, trained.folder.path)
     names: set[str] = set()
-    for probe in trained.task.inputs(trained.data, given):
+    every: list[MapRecord] = []
+    for probe in probes:
         records = take_maps(
             trained.task,
             probe,
@@ -149,16 +199,36 @@ def _draw_maps(trained: Trained, given: str, into: Path, checkpoint: str) -> Non
             scores=False,
             step=step,
             checkpoint=f"{checkpoint}.ckpt",
-            fingerprint=fingerprint,
+            fingerprint=str(summary.get("data", {}).get("fingerprint", "")),
         )
-        name = stem = Path(probe.example).stem
+        every += records
+        name = stem = _file_name(probe.example)
         while name in names:  # a.png and a.jpg, or a.png of two folders
             name = f"{stem}-{len(names)}"
         names.add(name)
-        render.write_png(overview(records), into / f"{name}.png")
+        drawn = more.pictures(trained.task, probe, step) if more else {}
+        for title, picture in {"": overview(records), **drawn}.items():
+            render.write_png(picture, into / f"{name}{title and '-'}{title}.png")
         for record in records:
-            render.write_png(sheet(record), into / f"{name}-layer-{record.layer}.png")
-    console.print(f"maps              {into}", soft_wrap=True)
+            render.write_png(sheet(record), into / f"{name}-{_place(record, records)}.png")
+    for old in (into / "maps").glob("step-*"):
+        old.unlink()
+    save(every, into / "maps" / f"step-{step:08d}.safetensors")
+    of = {key: summary[key] for key in ("task", "data", "versions") if key in summary}
+    folder.write_atomically(into / folder.SUMMARY, json.dumps({**of, "status": "prediction"}))
+    console.print(f"maps              {into}\npage              {report.write(into)}", soft_wrap=True)
+
+
+def _file_name(example: str) -> str:
+    """The example as part of a file's name: a picture's own, or the first words of a sentence."""
+    return re.sub(r"[^\w.,-]+", "_", Path(example.replace("/", "_") if " " in example else example).stem)[:60]
+
+
+def _place(record: MapRecord, records: list[MapRecord]) -> str:
+    """The record's layer, and its stack where several are numbered alike."""
+    several = len({each.site.split(".")[0] for each in records}) > 1
+    stack = f"{record.site.split('.')[0]}-{record.kind}-" if several else ""
+    return f"{stack}layer-{record.layer}"
 
 
 def rebuild_report(config: DictConfig) -> None:

@@ -3,12 +3,14 @@
 import base64
 import io
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
 import torch
+from browser import Browser, needs_chromium
 from PIL import Image
-from test_report import dom, inside, island, needs_chromium, run
+from test_report import dom, inside, island, run
 
 from triptych.dashboards import report
 from triptych.maps.record import MapRecord, save
@@ -72,3 +74,54 @@ def test_the_row_that_the_address_names_is_shown_over_the_picture(
     assert f"the brightest patch has {1 if row else 0}." in title  # CLS looks at R1, which is no patch
     assert text.count("<canvas") == 2  # the picture, and one head
     assert 'width="339" height="226"' in text  # 3 x 2 patches of one size
+
+
+def lights(browser: Browser, canvas: int) -> np.ndarray:
+    """How bright the middle of every patch of a canvas is, 2 x 3."""
+    found = browser.value(
+        f"(() => {{ const canvas = document.querySelectorAll('#overlays canvas')[{canvas}];"
+        "const [w, h] = [canvas.width / 3, canvas.height / 2]; const pen = canvas.getContext('2d');"
+        "return [0, 1].map((y) => [0, 1, 2].map((x) => { const [r, g, b] = pen.getImageData((x + 0.5) * w,"
+        "(y + 0.5) * h, 1, 1).data; return r + g + b; })); })()"
+    )
+    return np.array(found)
+
+
+@needs_chromium
+@pytest.mark.parametrize("phone", [False, True], ids=["mouse", "finger"])
+def test_a_click_on_a_patch_shows_what_it_attends_to(seen: Path, tmp_path: Path, phone: bool) -> None:
+    """On the picture and on a head, in a wide window and on a phone; then CLS by its button, which is no patch."""
+    size = (390, 844) if phone else (1200, 900)
+    with Browser(report.write(seen), tmp_path / "profile", address="head=0", size=size, touch=phone) as browser:
+        browser.until("document.querySelectorAll('#overlays canvas').length === 2")
+        assert "“CLS”" in browser.text("#patches-title")
+        for which, row, column, label, lit in [
+            ("first", 0, 1, "0,1", (0, 2)),
+            ("last", 0, 2, "0,2", (1, 0)),
+            ("last", 1, 0, "1,0", (1, 1)),
+            ("first", 1, 2, "1,2", None),  # looks at CLS: no patch is lit
+        ]:
+            place = (column + 0.8) / 3, (row + 0.2) / 2  # not in the middle of the patch
+            browser.click(f"#overlays figure:{which}-child canvas", *place, touch=phone)
+            browser.until(f"document.querySelector('#patches-title').innerText.includes('“{label}”')")
+            browser.until("document.querySelectorAll('#overlays canvas').length === 2")
+            light = lights(browser, 1)
+            if lit is None:
+                assert light.max() < 350
+            else:
+                assert np.unravel_index(light.argmax(), (2, 3)) == lit
+                assert light[lit] > 2 * np.sort(light.ravel())[-2]
+            assert f"query {2 + 3 * row + column} “{label}”" in browser.text("#row-title")
+            assert parse_qs(browser.value("location.hash").lstrip("#"))["row"] == [str(2 + 3 * row + column)]
+        browser.click("#prefix button", touch=phone)
+        browser.until("document.querySelector('#patches-title').innerText.includes('“CLS”')")
+        assert browser.value("document.documentElement.scrollWidth") <= size[0]
+
+
+@needs_chromium
+def test_a_click_on_a_cell_of_the_map_keeps_its_row(seen: Path, tmp_path: Path) -> None:
+    with Browser(report.write(seen), tmp_path / "profile", address="head=0") as browser:
+        browser.until("document.querySelectorAll('#map .nsewdrag').length === 1")
+        browser.click("#map .nsewdrag", 0.5 / 8, 4.5 / 8)  # the fifth query, the first key
+        browser.until("document.querySelector('#patches-title').innerText.includes('“0,2”')")
+        assert "query 4 “0,2”" in browser.text("#row-title")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from browser import CHROMIUM, needs_chromium
 
 from triptych.dashboards import map_data, report
 from triptych.errors import UserError
 from triptych.maps.labels import label
 from triptych.maps.record import MapRecord, save
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SUMMARY = {
     "task": "charlm",
     "status": "finished",
@@ -314,9 +314,6 @@ def inside(text: str, name: str) -> str:
 def query_ticks(text: str) -> list[str]:
     drawn = text[text.index('id="map"') :]
     return [html.unescape(tick) for tick in re.findall(r'class="ytick"[^>]*><text[^>]*>(.*?)</text>', drawn)]
-
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page was not opened")
 
 
 @needs_chromium

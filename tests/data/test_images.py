@@ -220,6 +220,14 @@ def test_a_picture_of_any_size_and_mode_is_shown_as_the_model_wants_it(digits: I
     assert {probe.picture.shape for probe in probes} == {(8, 8, 1)}
 
 
+def test_cut_splits_have_the_same_share_of_every_class(tmp_path: Path) -> None:
+    """Classes of 40, 20 and 10 images, a fifth for validation and for test: 8, 4 and 2 of them each time."""
+    path = table(tmp_path, ["a"] * 40 + ["b"] * 20 + ["c"] * 10)
+    data = opened(path=str(path))
+    counts = {split: labels.bincount().tolist() for split, labels in data.labels.items()}
+    assert counts == {"train": [24, 12, 6], "validation": [8, 4, 2], "test": [8, 4, 2]}
+
+
 # ---- bad input ----
 
 
@@ -247,6 +255,25 @@ def damage_no_class(folder: Path) -> None:
         (folder / name).rmdir()
 
 
+def damage_one_class_empty(folder: Path) -> None:
+    for file in (folder / "red").iterdir():
+        file.unlink()
+
+
+def damage_one_class_in_train(folder: Path) -> None:
+    (folder / "train").mkdir()
+    (folder / "test").mkdir()
+    (folder / "red").rename(folder / "test" / "red")
+    (folder / "blue").rename(folder / "train" / "blue")
+
+
+def damage_cut_jpeg(folder: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8))
+    noise.save(folder / "red" / "3.jpg")
+    content = (folder / "red" / "3.jpg").read_bytes()
+    (folder / "red" / "3.jpg").write_bytes(content[: len(content) - 40])
+
+
 def damage_empty(folder: Path) -> None:
     for file in folder.rglob("*.png"):
         file.unlink()
@@ -257,8 +284,11 @@ def damage_empty(folder: Path) -> None:
     [
         (damage_text, r"3\.png.*is not a picture"),
         (damage_cut, r"3\.png.*cut short"),
-        (damage_one_class, "one folder per class, two or more"),
-        (damage_no_class, "one folder per class, two or more"),
+        (damage_cut_jpeg, r"3\.jpg.*cut short"),
+        (damage_one_class, r"set has pictures in one folder \(blue\).*one folder per class, two or more"),
+        (damage_one_class_empty, r"set has pictures in one folder \(blue\).*one folder per class, two or more"),
+        (damage_one_class_in_train, r"train has pictures in one folder \(blue\).*one folder per class, two or more"),
+        (damage_no_class, "set has no folder of pictures.*one folder per class, two or more"),
         (damage_empty, "data.path="),
     ],
 )
@@ -267,6 +297,14 @@ def test_folders_that_cannot_be_learned_from(folder: Path, damage: Callable[[Pat
     with pytest.raises(UserError, match=said) as caught:
         opened(path=str(folder))
     assert "\n" not in str(caught.value)
+
+
+def test_one_class_in_the_training_split_alone_is_not_enough(tmp_path: Path) -> None:
+    from datasets import ClassLabel
+
+    path = table(tmp_path, [1] * 10, ClassLabel(names=["cat", "dog"]))
+    with pytest.raises(UserError, match=r"data\.parquet are all of the class dog: at least two classes"):
+        opened(path=str(path))
 
 
 def table(tmp_path: Path, labels: list[Any], feature: Any = None) -> Path:
@@ -324,6 +362,7 @@ def test_a_test_label_that_training_lacks_is_named(tmp_path: Path) -> None:
     [
         ({"batch_size": 0}, "data.batch_size=0"),
         ({"memory": 0}, "data.memory=0"),
+        ({"workers": -1}, "data.workers=-1"),
         ({"size": [4]}, r"data\.size=\[4\]"),
         ({"columns": {"image": "image"}}, "data.columns must name image and label"),
         ({"augmentation": "everything"}, "data.augmentation=everything"),
@@ -338,11 +377,6 @@ def test_wrong_options_are_refused_before_anything_is_read(options: dict[str, An
 def test_statistics_that_do_not_fit_the_channels(name: str, numbers: list[float]) -> None:
     with pytest.raises(UserError, match=f"data.{name}="):
         opened(**{name: numbers})
-
-
-def test_a_set_too_large_for_the_memory_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.memory=1"):
-        opened(path=str(folder), size=[512, 512], memory=1)
 
 
 def test_normalise_by_hand() -> None:

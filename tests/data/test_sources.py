@@ -9,6 +9,8 @@ from typing import Any
 
 import datasets
 import pytest
+from hypothesis import given as any_of
+from hypothesis import strategies as some
 
 from triptych.data import sources
 from triptych.errors import UserError
@@ -106,6 +108,56 @@ def test_row_shares_depend_on_the_seed_only(tmp_path: Path) -> None:
     once, again, other = rows(path), rows(path), rows(path, seed=2)
     assert all(once[name]["en"] == again[name]["en"] for name in once)
     assert once["test"]["en"] != other["test"]["en"]
+
+
+def labelled(tmp_path: Path, sizes: dict[str, int], **given: Any) -> dict[str, list[dict[str, Any]]]:
+    """Splits of a file with so many rows of every label, mixed."""
+    written = [{"n": n, "label": label} for label, count in sizes.items() for n in range(count)]
+    written.sort(key=lambda row: (row["n"], row["label"]))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    columns = {"n": "n", "label": "label"}
+    found = {name: list(part) for name, part in rows(tmp_path / "a.jsonl", columns=columns, **given).items()}
+    assert sorted(map(str, written)) == sorted(str(row) for part in found.values() for row in part)
+    order = {(row["n"], row["label"]): place for place, row in enumerate(written)}
+    for part in found.values():  # each keeps the original order
+        places = [order[row["n"], row["label"]] for row in part]
+        assert places == sorted(places)
+    return found
+
+
+def test_stratified_shares_by_hand(tmp_path: Path) -> None:
+    """A tenth of 100, 35, 15 and 1: 15 rows, 10 + 3 + 1 and one more where most is left over; the one stays."""
+    cut: dict[str, Any] = {"splits": {"train": "train", "validation": 0.1, "test": 0.1}, "stratify": "label"}
+    sizes = {"big": 100, "middle": 35, "small": 15, "single": 1}
+    found = labelled(tmp_path, sizes, **cut)
+    counts = {name: [sum(row["label"] == label for row in part) for label in sizes] for name, part in found.items()}
+    assert counts == {"train": [80, 28, 12, 1], "validation": [10, 4, 1, 0], "test": [10, 3, 2, 0]}
+    assert labelled(tmp_path, sizes, **cut) == found
+    assert labelled(tmp_path, sizes, **cut, seed=2)["test"] != found["test"]
+
+
+def test_rows_are_drawn_from_all_over_a_class(tmp_path: Path) -> None:
+    found = labelled(tmp_path, {"a": 100, "b": 100}, splits=CUT, stratify="label")
+    for label in "ab":
+        numbers = [row["n"] for row in found["test"] if row["label"] == label]
+        assert len(numbers) == 25
+        assert 35 < sum(numbers) / 25 < 65
+
+
+def test_too_few_of_every_class_to_cut_from(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"only 3 rows with 3 values of label: too few to cut data\.splits"):
+        labelled(tmp_path, {"a": 1, "b": 1, "c": 1}, stratify="label")
+    with pytest.raises(UserError, match=r"only 2 rows: too few to cut data\.splits"):
+        labelled(tmp_path, {"a": 2}, splits=CUT)
+
+
+@any_of(some.lists(some.integers(1, 60), min_size=1, max_size=12), some.floats(0.01, 0.9))
+def test_counts_are_the_share_of_each_and_of_all(sizes: list[int], share: float) -> None:
+    counts = sources._counts(sizes, share, [size - 1 for size in sizes])
+    assert all(0 <= count < size for count, size in zip(counts, sizes, strict=True))
+    assert sum(counts) == min(max(1, round(sum(sizes) * share)), sum(sizes) - len(sizes))
+    free = sources._counts(sizes, share, sizes)
+    assert all(abs(count - size * share) < 1 + 1e-6 for count, size in zip(free, sizes, strict=True))
 
 
 def test_columns_are_chosen_renamed_and_reached_inside_others(tmp_path: Path) -> None:

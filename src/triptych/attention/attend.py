@@ -9,6 +9,7 @@ from torch import nn
 from triptych.attention import flash, flex, naive
 from triptych.attention.masks import AttentionMask
 from triptych.attention.naive import ScoreMod
+from triptych.attention.scores import Score
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 
@@ -21,6 +22,8 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 class Attend(nn.Module):
     """Context from queries, keys and values: ``softmax(query key^T / sqrt(D) under the mask) value``.
+
+    score: how a query meets a key instead; see ``scores``. None for the scaled dot product.
 
     backend: "naive" (the equation), "flash" (fused kernels) or "flex" (FlexAttention); switch a built model with
         ``set_backend``.
@@ -39,13 +42,15 @@ class Attend(nn.Module):
         score_mod: ScoreMod | None = None,
         implementation: str | None = None,
         kind: Literal["self", "cross"] = "self",
+        score: Score | None = None,
     ) -> None:
         super().__init__()
+        self.score = score
         self.score_mod = score_mod
         self.implementation = implementation
         self.kind = kind
         self.backend = backend
-        check_backend(backend, score_mod, implementation)
+        check_backend(backend, score_mod, implementation, score)
         if implementation is not None:
             flash.use_implementation(implementation)
 
@@ -59,9 +64,14 @@ class Attend(nn.Module):
         """Context for every query; 0 for a query that may see no key. Called positionally: maps read the inputs."""
         _check_shapes(query, key, value, mask)
         key, value = mask.silence(key, value, query.shape[2])
+        attend = BACKENDS[self.backend]
+        if self.score is not None:
+            if self.backend == "naive":
+                return attend(query, key, value, mask, self.score_mod, self.score)
+            query = self.score.query_for_dot_product(query)
         if self.score_mod is None:
-            return BACKENDS[self.backend](query, key, value, mask)
-        return BACKENDS[self.backend](query, key, value, mask, self.score_mod)
+            return attend(query, key, value, mask)
+        return attend(query, key, value, mask, self.score_mod)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
         """Name of what computes these inputs, for the record: the fused kernel's under flash, else the backend's."""
@@ -71,12 +81,19 @@ class Attend(nn.Module):
         return f"backend={self.backend!r}, kind={self.kind!r}"
 
 
-def check_backend(backend: str, score_mod: ScoreMod | None = None, implementation: str | None = None) -> None:
+def check_backend(
+    backend: str, score_mod: ScoreMod | None = None, implementation: str | None = None, score: Score | None = None
+) -> None:
     """Raise UserError unless ``backend`` exists and can do what is asked of it."""
     if backend not in BACKENDS:
         raise UserError(f"attention={backend} is not a backend; there are: {', '.join(BACKENDS)}")
     if backend == "flash" and score_mod is not None:
         raise UserError("attention=flash cannot change scores (score_mod): use attention=naive, or flex on a GPU")
+    if backend != "naive" and score is not None and not score.as_dot_product:
+        raise UserError(
+            f"attention={backend} computes scaled dot products, and the score here is {score.description}: use "
+            "attention=naive"
+        )
     if backend != "flash" and implementation is not None:
         raise UserError(f"attention.implementation={implementation} belongs to attention=flash, not {backend}")
 
@@ -85,7 +102,7 @@ def set_backend(model: nn.Module, backend: str) -> None:
     """Switch every Attend of a built or loaded model. All or none: raises UserError before any is changed."""
     sites = [module for module in model.modules() if isinstance(module, Attend)]
     for site in sites:
-        check_backend(backend, site.score_mod)
+        check_backend(backend, site.score_mod, score=site.score)
     for site in sites:
         site.backend = backend
         site.implementation = None if backend != "flash" else site.implementation

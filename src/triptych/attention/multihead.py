@@ -61,24 +61,40 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B t C"]:
         """The attended input. With ``cache``, ``x`` holds only the new positions and earlier ones come from it.
 
+        In cross-attention the cache is what ``remember`` filled, and there is no ``memory``.
         first: answer only so many positions from the first on, each seeing what it would see anyway; None for all.
         """
-        if (memory is None) != (self.attend.kind == "self"):
-            raise ValueError(
-                f"{self.attend.kind}-attention was called {'without' if memory is None else 'with'} memory"
-            )
-        source = x if memory is None else memory
-        value = self._split(self.value(source))
+        if self.attend.kind == "cross" and cache is not None:
+            if memory is not None:
+                raise ValueError("cross-attention was called with memory and a cache that holds it")
+            key, value = cache.kept()
+        else:
+            if (memory is None) != (self.attend.kind == "self"):
+                raise ValueError(
+                    f"{self.attend.kind}-attention was called {'without' if memory is None else 'with'} memory"
+                )
+            key, value = self._key_and_value(x if memory is None else memory, mask.query_offset)
+            if cache is not None:
+                key, value = cache.extend(key, value)
         # Under autocast a norm may answer in float32; a kernel wants one dtype.
         query = self.query_norm(self._split(self.query(x[:, :first]))).to(value.dtype)
-        key = self.key_norm(self._split(self.key(source))).to(value.dtype)
         if self.rotary is not None:
             query = self.rotary(query, mask.query_offset)
-            key = self.rotary(key, mask.query_offset)
-        if cache is not None:
-            key, value = cache.extend(key, value)
         context = self.attend(query, key, value, mask)
         return self.output(context.transpose(1, 2).flatten(2))
+
+    def remember(self, memory: Float[Tensor, "B S C"]) -> LayerCache:
+        """Keys and values of a memory that many decoding steps will ask, computed once."""
+        cache = LayerCache(memory.shape[1])
+        cache.extend(*self._key_and_value(memory, 0))
+        return cache
+
+    def _key_and_value(
+        self, source: Float[Tensor, "B S C"], offset: int
+    ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
+        value = self._split(self.value(source))
+        key = self.key_norm(self._split(self.key(source))).to(value.dtype)
+        return key if self.rotary is None else self.rotary(key, offset), value
 
     def _split(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B N T D"]:
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
@@ -88,15 +104,19 @@ class MultiHeadAttention(nn.Module):
         check_device(self.attend, self.heads, self.kv_heads, self.head_size, device, dtype, training=training)
 
 
-def check_heads(width: int, heads: int, kv_heads: int, *, even: bool = False) -> None:
-    """Raise UserError unless the width divides into heads (of ``even`` size), and heads into key/value heads."""
+def check_heads(
+    width: int, heads: int, kv_heads: int, *, even: bool = False, rotary: str = "model.positions=rotary"
+) -> None:
+    """Raise UserError unless the width divides into heads (of ``even`` size), and heads into key/value heads.
+
+    rotary: the setting that wants an even size.
+    """
     fitting = [n for n in range(1, min(width, 64) + 1) if width % n == 0 and not (even and width // n % 2)]
     if heads < 1 or width % heads:
         raise UserError(f"model.width={width} does not divide into model.heads={heads}; {_listed(fitting)}")
     if even and width // heads % 2:
         raise UserError(
-            f"model.positions=rotary turns pairs of channels, and width {width} / {heads} heads is odd; "
-            f"{_listed(fitting)}"
+            f"{rotary} turns pairs of channels, and width {width} / {heads} heads is odd; {_listed(fitting)}"
         )
     if kv_heads < 1 or heads % kv_heads:
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]

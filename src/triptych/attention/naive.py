@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from triptych.attention.masks import AttentionMask
+from triptych.attention.scores import Score
 from triptych.attention.shapes import Float, Tensor
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -29,23 +30,24 @@ def scores(
     key: Float[Tensor, "B G S D"],
     mask: AttentionMask,
     score_mod: ScoreMod | None = None,
+    score: Score | None = None,
 ) -> Float[Tensor, "B H T S"]:
-    """Scaled dot products before softmax; ``-inf`` where the mask forbids. At least float32."""
+    """Scaled dot products (or ``score``) before softmax; ``-inf`` where the mask forbids. At least float32."""
     B, H, T, D = query.shape
     S = key.shape[2]
     query, key = _wide(query), _per_query_head(_wide(key), H)
     with torch.autocast(query.device.type, enabled=False):
-        score = query @ key.transpose(-2, -1) / math.sqrt(D)
+        met = query @ key.transpose(-2, -1) / math.sqrt(D) if score is None else score(query, key)
     if score_mod is not None:
         device = query.device
-        score = score_mod(
-            score,
+        met = score_mod(
+            met,
             torch.arange(B, device=device)[:, None, None, None],
             torch.arange(H, device=device)[None, :, None, None],
             torch.arange(mask.query_offset, mask.query_offset + T, device=device)[None, None, :, None],
             torch.arange(S, device=device)[None, None, None, :],
         )
-    return score.masked_fill(~mask.visible(T, S, query.device), -math.inf)
+    return met.masked_fill(~mask.visible(T, S, query.device), -math.inf)
 
 
 def softmax(score: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
@@ -67,9 +69,10 @@ def attend(
     value: Float[Tensor, "B G S D"],
     mask: AttentionMask,
     score_mod: ScoreMod | None = None,
+    score: Score | None = None,
 ) -> Float[Tensor, "B H T D"]:
     """The three steps in a row."""
-    return weigh(softmax(scores(query, key, mask, score_mod)), value).to(query.dtype)
+    return weigh(softmax(scores(query, key, mask, score_mod, score)), value).to(query.dtype)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -67,6 +67,37 @@
     $("curves").hidden = true;
   }
 
+  // ---------------------------------------------------------------- tables with too many rows for numbers
+  const tables = read("table-data") || [];
+
+  function drawTables() {
+    tables.forEach(({ id, names, rows, columns, filled }) => {
+      const box = $(id);
+      if (!box.closest("details").open) return;
+      const size = names.length;
+      const empty = () => Array.from({ length: size }, () => Array(size).fill(null));
+      const [shades, texts] = [empty(), empty()];
+      const sums = Array(size).fill(0);
+      filled.forEach(([row, , count]) => { sums[row] += count; });
+      filled.forEach(([row, column, count]) => {
+        shades[row][column] = Math.sqrt(count / sums[row]) * (row === column ? 1 : -1);
+        texts[row][column] = plain(`${rows} ${names[row]}, ${columns} ${names[column]}: ${count} of ${sums[row]}`);
+      });
+      const side = Math.min(box.clientWidth, 720);
+      const axis = { showgrid: false, zeroline: false, showticklabels: false, ticks: "", fixedrange: true, showline: true,
+        mirror: true, linecolor: css("--line") };
+      const colour = (name, share) => `rgb(${css(name).split(" ").join(",")},${share})`.replace("rgb", "rgba");
+      Plotly.react(box, [{ type: "heatmap", z: shades, text: texts, hovertemplate: "%{text}<extra></extra>",
+        hoverongaps: false, showscale: false, zmin: -1, zmax: 1, colorscale: [[0, colour("--wrong", 1)],
+          [0.5, colour("--wrong", 0.05)], [0.5, colour("--right", 0.05)], [1, colour("--right", 1)]] }], {
+        ...layoutBase(), width: side, height: side, margin: { l: 26, r: 2, t: 2, b: 26 }, dragmode: false,
+        xaxis: { ...axis, title: { text: plain(columns), standoff: 4 }, range: [-0.5, size - 0.5] },
+        yaxis: { ...axis, title: { text: plain(rows), standoff: 4 }, range: [size - 0.5, -0.5] },
+      }, CONFIG);
+    });
+  }
+  document.querySelectorAll(".counts details").forEach((each) => each.addEventListener("toggle", drawTables));
+
   // ---------------------------------------------------------------- map data
   const data = read("map-data");
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -517,9 +548,11 @@
   // ---------------------------------------------------------------- start, and again when the window or theme changes
   const draw = () => {
     if (curves.length) drawCurves();
+    drawTables();
     if (data) drawMap();
   };
   if (curves.length) drawCurves();
+  drawTables();
   if (data) startMaps();
   let width = innerWidth;
   let waiting = null;

@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from triptych.dashboards import map_data
-from triptych.dashboards.run_folder import read_config, read_curves, read_samples, read_summary
+from triptych.dashboards import count_tables, map_data
+from triptych.dashboards.run_folder import read_config, read_curves, read_samples, read_summary, read_tables
 from triptych.errors import UserError
 
 LIMIT = 8_000_000  # bytes of the whole page; plotly.js alone is 4.8 million
@@ -65,6 +65,8 @@ def build(folder: Path) -> bytes:
     notes: list[str] = []
     summary = read_summary(folder, notes)
     samples = read_samples(folder, notes)
+    tables = [count_tables.prepare(table) for table in read_tables(folder, notes)]
+    drawn = [table.drawn for table in tables if table.drawn]
     content = {
         "name": folder.resolve().name,
         "title": _TASKS.get(str(summary.get("task")), str(summary.get("task") or "Training run")),
@@ -73,6 +75,8 @@ def build(folder: Path) -> bytes:
         "facts": _facts(summary),
         "versions": _mapping(summary.get("versions")),
         "metrics": _metrics(_mapping(summary.get("metrics"))),
+        "tables": tables,
+        "table_data": _island(drawn) if drawn else None,
         "samples": [(step, list(group)) for step, group in groupby(samples, key=lambda sample: sample.step)],
         "config": read_config(folder),
         "curves": _island([vars(curve) for curve in read_curves(folder, notes)]),
@@ -163,7 +167,7 @@ def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
     for name in sorted(metrics, key=lambda name: (order.get(name.split("/")[0], 3), name)):
         value = metrics[name]
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        rows.append((name, f"{value:#.4g}" if number else str(value), _MEANINGS.get(name.split("/")[-1], "")))
+        rows.append((name, f"{value:#.4g}" if number else str(value), _MEANINGS.get(name.split("/", 1)[-1], "")))
     return rows
 
 

@@ -37,6 +37,19 @@ class Sample:
     text: str  # without the prompt
 
 
+@dataclass(frozen=True)
+class Counts:
+    """A table of counts over one split, such as a confusion matrix: the same names in rows and columns."""
+
+    name: str
+    split: str  # "val" or "test"
+    step: int
+    rows: str  # what they are: "true"
+    columns: str
+    names: list[str]
+    counts: list[list[int]]
+
+
 def read_summary(folder: Path, notes: list[str]) -> dict[str, Any]:
     """summary.json, or {} where there is none."""
     try:
@@ -124,6 +137,23 @@ def read_samples(folder: Path, notes: list[str]) -> list[Sample]:
     if len(kept) < len(samples):
         notes.append(f"{len(kept)} of {len(samples)} text samples are shown; all are in samples.jsonl.")
     return [samples[i] for i in reversed(kept)]
+
+
+def read_tables(folder: Path, notes: list[str]) -> list[Counts]:
+    """The tables of counts, ``SPLIT-NAME.json``, the test split's first."""
+    found = []
+    for path in [*sorted(folder.glob("test-*.json")), *sorted(folder.glob("val-*.json"))]:
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            names = [str(name) for name in stored["names"]]
+            counts = [[int(count) for count in row] for row in stored["counts"]]
+            if not names or [len(row) for row in counts] != [len(names)] * len(names) or min(map(min, counts)) < 0:
+                raise ValueError("not as many rows and columns as names, or a count below 0")
+            name, split, rows, columns = (str(stored[field]) for field in ("name", "split", "rows", "columns"))
+            found.append(Counts(name, split, int(stored["step"]), rows, columns, names, counts))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            notes.append(f"{path.name} could not be read ({type(error).__name__}).")
+    return found
 
 
 def _number(cell: Any) -> float | None:

@@ -1,5 +1,7 @@
-"""Tables of counts, such as a confusion matrix, as pictures for every dashboard."""
+"""Tables of counts, such as a confusion matrix: as pictures for every dashboard, and as numbers for the report."""
 
+import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,9 @@ _MOST = 25  # rows up to which every cell has its number, and every name is writ
 
 
 class Tables(pl.Callback):
-    """Draws the tables that the task measured, after every validation.
+    """Draws and stores the tables that the task measured, after every validation.
 
-    folder: the run's, which gets ``NAME.png``, the newest.
+    folder: the run's, which gets ``SPLIT-NAME.png`` and ``SPLIT-NAME.json``, the newest.
     """
 
     def __init__(self, *, folder: Path) -> None:
@@ -37,7 +39,24 @@ class Tables(pl.Callback):
         for name, table in task.tables(data).items():
             picture = draw(table, f"{name}, {split}, step {step:,}")
             write_png(picture, self.folder / f"{split}-{name}.png")
+            write_counts(table, self.folder / f"{split}-{name}.json", name=name, split=split, step=step)
             publish.picture(loggers, f"{split}/{name}", picture, step, caption=f"{name}, {split}, step {step}")
+
+
+def write_counts(table: Table, path: Path, *, name: str, split: str, step: int) -> None:
+    """Store a table for ``run_folder.read_tables``: the file is there whole, or the one before it."""
+    content = {
+        "name": name,
+        "split": split,
+        "step": step,
+        "rows": table.rows,
+        "columns": table.columns,
+        "names": list(table.names),
+        "counts": table.counts.long().tolist(),
+    }
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(content) + "\n", encoding="utf-8")  # ASCII: a name may hold anything
+    os.replace(partial, path)
 
 
 def draw(table: Table, title: str) -> Picture:

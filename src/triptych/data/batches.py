@@ -60,6 +60,8 @@ class Probe:
     labels: dict[str, list[str]]
     picture: Tensor | None = None  # H W 1 or H W 3, bytes: what the batch shows, where positions are patches of it
     grid: tuple[int, int] | None = None  # rows and columns of those patches; the last positions, row by row
+    words: dict[str, list[int]] | None = None  # stream -> the word that each position is part of; -1 for none
+    gold: str | None = None  # the known alignment of the words, as links; see `translation.TranslationData`
 
 
 @runtime_checkable

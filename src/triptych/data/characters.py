@@ -45,31 +45,25 @@ class CharacterData(TaskData):
         seed: int,
         workers: int,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            source=source,
+            path=path,
+            config=config,
+            revision=revision,
+            files=files,
+            columns=columns,
+            splits=splits,
+            seed=seed,
+            workers=workers,
+        )
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if size < 1:
                 raise UserError(f"data.{name}={size}; it must be at least 1")
-        if workers < 0:
-            raise UserError(f"data.workers={workers}; it must be at least 0")
-        self.source, self.path, self.config, self.revision = source, path, config, revision
-        self.files, self.columns, self.splits, self.seed = files, columns, splits, seed
         self.context, self.batch_size, self.eval_batch_size = context, batch_size, eval_batch_size
-        self.workers = workers
 
     def open(self) -> None:
         """Read the text, learn the alphabet of its training split, and turn all splits into ids."""
-        dataset = sources.open(
-            source=self.source,
-            path=self.path,
-            config=self.config,
-            revision=self.revision,
-            files=self.files,
-            columns=self.columns,
-            splits=self.splits,
-            document=True,
-            seed=self.seed,
-        )
-        self.fingerprint = sources.fingerprint(dataset)
+        dataset = self._read(document=True)
         texts = {split: dataset[split][0]["text"] for split in sources.SPLITS}
         self.tokenizer = CharacterTokenizer.train(texts["train"])
         self.ids = {split: torch.tensor(self.tokenizer.encode(text)) for split, text in texts.items()}

@@ -80,6 +80,13 @@ def digits() -> Splits:
     return _images((found.images * 255 / 16).round().astype("uint8"), found.target.tolist())
 
 
+def cldr(config: str) -> Splits:
+    """Phrases of two locales and their word alignment: see `triptych.data.cldr.cldr`."""
+    from triptych.data import cldr as pairs  # the other sets need none of what it imports
+
+    return pairs.cldr(config)
+
+
 EMBEDDED: dict[str, Callable[[], Splits]] = {
     "python_reference": python_reference,
     "mnist_5k": mnist_5k,
@@ -87,15 +94,25 @@ EMBEDDED: dict[str, Callable[[], Splits]] = {
 }
 """Name after ``embedded:`` -> function that makes it."""
 
+CONFIGURED: dict[str, Callable[[str], Splits]] = {"cldr": cldr}
+"""The same for sets that come in several configurations: the function takes that of ``data.config``."""
 
-def make(name: str) -> Splits:
-    """Make the embedded data set ``name``.
+
+def make(name: str, config: str | None = None) -> Splits:
+    """Make the embedded data set ``name``, in the configuration ``config`` if it has several.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is none of that name; or it needs a configuration, or has none to choose.
     """
+    if name in CONFIGURED:
+        if config is None:
+            raise UserError(f"data.source=embedded:{name} needs data.config, such as en:fr for cldr.")
+        return CONFIGURED[name](config)
     if name not in EMBEDDED:
-        raise UserError(f"data.source=embedded:{name} does not exist; embedded are: {', '.join(sorted(EMBEDDED))}.")
+        known = ", ".join(sorted(EMBEDDED.keys() | CONFIGURED.keys()))
+        raise UserError(f"data.source=embedded:{name} does not exist; embedded are: {known}.")
+    if config is not None:
+        raise UserError(f"data.config={config}: embedded:{name} has no configurations; leave data.config null.")
     return EMBEDDED[name]()
 
 

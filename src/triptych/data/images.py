@@ -1,20 +1,20 @@
-"""Labelled images, decoded once and kept as bytes, for an image classifier."""
+"""Labelled images for an image classifier: what a model is to see, and batches of it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from triptych.data import augment, pictures, sources
+from triptych.data import augment, pictures, pixels, sources
 from triptych.data.augment import Augment
 from triptych.data.batches import ImageBatch, Probe, generator_for, permutation
 from triptych.data.module import TaskData
+from triptych.data.pixels import Images
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ class Format:
 
 
 class ImageData(TaskData):
-    """Images with one label each, in memory as bytes: channels, size and classes come from them.
+    """Images with one label each: channels, size and classes come from them.
 
     source, path, config, revision, files, columns (image, label), splits: see ``sources.open``. A path may be a folder
-    with one folder of pictures per class.
+    with one folder of pictures per class. A split that is cut from train has the same share of every class.
     size: [height, width] that every image is scaled and cut to; None where all have one size.
     mean, std: per channel, of pixels in 0 to 1; None for those of the training split.
     augmentation: a policy of ``augment.POLICIES``. mixup, cutmix: see ``augment.Augment``.
     batch_size, eval_batch_size: images. seed: decides order and augmentation. workers: processes that make batches.
-    memory: the most megabytes that the decoded images may take.
+    memory: the most megabytes that the decoded images may take; more than that are decoded again for every batch.
 
     ``open`` raises UserError when there is nothing to read, when an image or a label is none (naming it), and when
     there are fewer than two classes.
@@ -79,7 +79,17 @@ class ImageData(TaskData):
         workers: int,
         memory: int,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            source=source,
+            path=path,
+            config=config,
+            revision=revision,
+            files=files,
+            columns=columns,
+            splits=splits,
+            seed=seed,
+            workers=workers,
+        )
         for name, number in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("memory", memory)):
             if number < 1:
                 raise UserError(f"data.{name}={number}; it must be at least 1")
@@ -88,41 +98,32 @@ class ImageData(TaskData):
         if set(columns) != {"image", "label"}:
             raise UserError(f"data.columns must name image and label, not: {', '.join(columns) or 'none'}")
         augment.check(augmentation, mixup, cutmix)
-        self.source, self.path, self.config, self.revision = source, path, config, revision
-        self.files, self.columns, self.splits, self.seed = files, columns, splits, seed
         self.size, self.mean, self.std = size, mean, std
         self.augmentation, self.mixup, self.cutmix = augmentation, mixup, cutmix
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.workers, self.memory = workers, memory
+        self.memory = memory
 
     def open(self) -> None:
         """Read and decode every image, learn the classes and the mean pixel of the training split."""
         if self.path is not None:
             _check_classes(Path(self.path).expanduser())
-        dataset = sources.open(
-            source=self.source,
-            path=self.path,
-            config=self.config,
-            revision=self.revision,
-            files=self.files,
-            columns=self.columns,
-            splits=self.splits,
-            document=False,
-            seed=self.seed,
-        )
-        self.fingerprint = sources.fingerprint(dataset)
-        names = _class_names(dataset["train"])
+        dataset = self._read(document=False, stratify="label")
+        names = _class_names(dataset["train"], self.path or self.source)
         self.labels = {split: _labels(dataset[split], names, split) for split in sources.SPLITS}
-        self.images = self._decode(dataset)
-        _, channels, height, width = self.images["train"].shape
-        mean, std = _statistics(self.images["train"])
+        if len(self.labels["train"].unique()) < 2:
+            raise UserError(
+                f"the training images of {self.path or self.source} are all of the class "
+                f"{names[self.labels['train'][0]]}: at least two classes are needed"
+            )
+        found = pixels.read(dataset, None if self.size is None else (self.size[0], self.size[1]), self.memory)
+        self.images, self.in_memory = found.images, found.in_memory
         self.format = Format(
             classes=tuple(names),
-            channels=channels,
-            height=height,
-            width=width,
-            mean=_per_channel(self.mean, channels, "mean") or mean,
-            std=_per_channel(self.std, channels, "std") or std,
+            channels=found.channels,
+            height=found.height,
+            width=found.width,
+            mean=_per_channel(self.mean, found.channels, "mean") or found.mean,
+            std=_per_channel(self.std, found.channels, "std") or found.std,
         )
         self.training = TrainingImages(
             self.images["train"],
@@ -130,7 +131,7 @@ class ImageData(TaskData):
             self.format,
             Augment(
                 policy=self.augmentation,
-                size=(height, width),
+                size=(found.height, found.width),
                 mixup=self.mixup,
                 cutmix=self.cutmix,
                 classes=len(names),
@@ -138,41 +139,6 @@ class ImageData(TaskData):
             self.batch_size,
             self.seed,
         )
-
-    def _decode(self, dataset: "Mapping[str, Rows]") -> dict[str, Tensor]:
-        """Every split as bytes N C H W."""
-        decoded: dict[int, Tensor] = {}  # by split object: two names may mean one split
-        found: dict[str, list[np.ndarray]] = {}
-        grey, held, first = True, 0, ""
-        size = None if self.size is None else (self.size[0], self.size[1])
-        for split in sources.SPLITS:
-            if id(dataset[split]) in decoded:
-                continue
-            decoded[id(dataset[split])] = torch.empty(0)
-            found[split] = []
-            for content, where in _contents(dataset[split], split):
-                picture = pictures.decode(content, where)
-                seen = picture.height, picture.width
-                if size is None:
-                    size, first = seen, where
-                elif self.size is None and seen != size:
-                    raise UserError(
-                        f"{where} is {seen[0]} x {seen[1]} pixels (height x width) and {first} is {size[0]} x {size[1]}"
-                        ": give the size that all are to have with data.size=[HEIGHT,WIDTH]"
-                    )
-                colourless = pictures.is_grey(picture)
-                grey = grey and colourless
-                pixels = pictures.fit(picture, *size, channels=1 if colourless else 3)
-                held += pixels.nbytes
-                if held > self.memory * 1_000_000:
-                    raise UserError(
-                        f"the decoded images take more than data.memory={self.memory} megabytes: give a smaller "
-                        "data.size, fewer images, or more memory"
-                    )
-                found[split].append(pixels)
-        for split, images in found.items():
-            decoded[id(dataset[split])] = _stack(images, grey)
-        return {split: decoded[id(dataset[split])] for split in sources.SPLITS}
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -190,9 +156,10 @@ class ImageData(TaskData):
         form = self.format
         counts = ", ".join(f"{len(images):,} {split}" for split, images in self.images.items())
         kind = "grey" if form.channels == 1 else "colour"
+        later = f"; decoded as they come, being more than data.memory={self.memory} megabytes: data.workers helps"
         return (
             f"{self.path or self.source}: {counts} images, {form.height} x {form.width} pixels, {kind}, "
-            f"{len(form.classes)} classes"
+            f"{len(form.classes)} classes{'' if self.in_memory else later}"
         )
 
     def save(self, folder: Path) -> None:
@@ -230,8 +197,8 @@ class ImageData(TaskData):
         form = self.format
         found = []
         for file in pictures.files(path, setting):
-            pixels = pictures.fit(pictures.read(file), form.height, form.width, form.channels)
-            found.append(self._probe(_stack([pixels], form.channels == 1)[0], torch.tensor(-1), str(file)))
+            seen = pictures.fit(pictures.read(file), form.height, form.width, form.channels)
+            found.append(self._probe(pixels.stack([seen], form.channels)[0], torch.tensor(-1), str(file)))
         return found
 
     def _probe(self, image: Tensor, label: Tensor, example: str) -> Probe:
@@ -243,7 +210,7 @@ class TrainingImages:
     """Shuffled, augmented batches; batch k of an epoch is a pure function of (seed, epoch, k), its changes too."""
 
     def __init__(
-        self, images: Tensor, labels: Tensor, form: Format, changes: Augment, batch_size: int, seed: int
+        self, images: Images, labels: Tensor, form: Format, changes: Augment, batch_size: int, seed: int
     ) -> None:
         self.images, self.labels, self.format, self.augment = images, labels, form, changes
         self.batch_size, self.seed = min(batch_size, len(images)), seed
@@ -267,7 +234,7 @@ class TrainingImages:
 class _EvaluationBatches(Dataset):
     """Every image of a split once, unchanged, in order."""
 
-    def __init__(self, images: Tensor, labels: Tensor, form: Format, batch_size: int) -> None:
+    def __init__(self, images: Images, labels: Tensor, form: Format, batch_size: int) -> None:
         self.images, self.labels, self.format, self.batch_size = images, labels, form, batch_size
 
     def __len__(self) -> int:
@@ -285,49 +252,24 @@ def _check_classes(path: Path) -> None:
     if not path.is_dir():
         return
     inside = [each for each in path.iterdir() if not each.name.startswith(".")]
-    folders = [each for each in inside if each.is_dir()]
     if any(each.is_file() and each.suffix.lower() not in pictures.FILES for each in inside):
         return  # parquet, metadata, a README that says what is what
+    folders = [each for each in inside if each.is_dir() and any(file.is_file() for file in each.rglob("*"))]
     splits = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "data")
-    if any(each.name.lower() in splits for each in folders):
+    named = [each for each in folders if each.name.lower() in splits]
+    if named:
+        for each in named:
+            if each.name.lower() in splits[:2]:
+                _check_classes(each)
         return
     if len(folders) < 2:
-        there = f"one folder ({folders[0].name})" if folders else "no folder"
+        there = f"pictures in one folder ({folders[0].name})" if folders else "no folder of pictures in it"
         raise UserError(
-            f"data.path={path} has {there} in it: pictures to learn from stand in one folder per class, two or more"
+            f"data.path={path} has {there}: pictures to learn from stand in one folder per class, two or more"
         )
 
 
-def _contents(rows: "Rows", split: str) -> Iterator[tuple[bytes, str]]:
-    """The bytes of every image file, and what to call it."""
-    from datasets import Image
-
-    if isinstance(rows.features["image"], Image):
-        rows = rows.cast_column("image", Image(decode=False))
-    for row, value in enumerate(rows.select_columns("image").with_format("arrow")):
-        (value,) = value["image"].to_pylist()
-        where = f"image {row} of {split}"
-        if not isinstance(value, dict) or not {"bytes", "path"} <= value.keys():
-            raise UserError(f"data.columns.image must be a column of images, and {where} is none")
-        if value["path"] is not None:
-            where = f"{value['path']} ({where})"
-        content = value["bytes"]
-        if content is None:
-            if value["path"] is None:
-                raise UserError(f"{where} is missing")
-            content = Path(value["path"]).read_bytes()
-        yield content, where
-
-
-def _stack(images: list[np.ndarray], grey: bool) -> Tensor:
-    """Images H W or H W 3 as bytes N C H W."""
-    if grey:
-        return torch.from_numpy(np.stack(images))[:, None]
-    coloured = [image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2) for image in images]
-    return torch.from_numpy(np.stack(coloured)).permute(0, 3, 1, 2).contiguous()
-
-
-def _class_names(rows: "Rows") -> list[str]:
+def _class_names(rows: "Rows", origin: str) -> list[str]:
     """The classes: those that the data declare, else every different label of the training split, in order."""
     from datasets import ClassLabel
 
@@ -342,7 +284,8 @@ def _class_names(rows: "Rows") -> list[str]:
         names = [str(value) for value in (sorted(values) if numbers else sorted(map(str, values)))]
     if len(names) < 2:
         raise UserError(
-            f"the images have {len(names) or 'no'} class{'' if len(names) == 1 else 'es'}: at least two are needed"
+            f"the images of {origin} have {len(names) or 'no'} class{'' if len(names) == 1 else 'es'}: at least two "
+            "are needed"
         )
     return names
 
@@ -366,19 +309,6 @@ def _labels(rows: "Rows", names: list[str], split: str) -> Tensor:
     if not found:
         raise UserError(f"the {split} split holds no images: give it some, or a share with data.splits.{split}")
     return torch.tensor(found)
-
-
-def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of bytes N C H W, as numbers in 0 to 1; exact, from counts."""
-    value = torch.arange(256, dtype=torch.float64) / 255
-    means, stds = [], []
-    for channel in range(images.shape[1]):
-        share = torch.bincount(images[:, channel].flatten(), minlength=256).double()
-        share /= share.sum()
-        mean = (share * value).sum()
-        means.append(float(mean))
-        stds.append(float((share * (value - mean) ** 2).sum().sqrt()) or 1.0)  # 1 where all pixels are alike
-    return tuple(means), tuple(stds)
 
 
 def _per_channel(given: Sequence[float] | None, channels: int, name: str) -> tuple[float, ...] | None:

@@ -1,31 +1,71 @@
 """What the data of every task share: a contract, and loaders whose batches are known by their number."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from triptych.data import sources
 from triptych.data.batches import Probe, TrainingBatches, training_loader
+from triptych.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 
 class TaskData(pl.LightningDataModule, ABC):
     """Data of one task. ``open`` reads them; ``restore`` takes from a run folder what using its model needs.
 
+    source, path, config, revision, files, columns, splits: see ``sources.open``. seed: decides the order of training.
     workers: processes that make batches. start: number of the run's next training batch; set when a run resumes.
     training: the training batches, once opened. fingerprint: of the content, once opened; see ``sources.fingerprint``.
     """
 
     unit: ClassVar[str]  # what is counted: "characters", "images"
-    workers: int
     training: TrainingBatches
     fingerprint: str
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        source: str,
+        path: str | None,
+        config: str | None,
+        revision: str | None,
+        files: str | None,
+        columns: Mapping[str, str],
+        splits: Mapping[str, str | float],
+        seed: int,
+        workers: int,
+    ) -> None:
         super().__init__()
+        if workers < 0:
+            raise UserError(f"data.workers={workers}; it must be at least 0")
+        self.source, self.path, self.config, self.revision = source, path, config, revision
+        self.files, self.columns, self.splits = files, columns, splits
+        self.seed, self.workers = seed, workers
         self.start = 0
+
+    def _read(self, *, document: bool, stratify: str | None = None) -> "DatasetDict":
+        """What the settings name, as train, validation and test, and its fingerprint; see ``sources.open``."""
+        dataset = sources.open(
+            source=self.source,
+            path=self.path,
+            config=self.config,
+            revision=self.revision,
+            files=self.files,
+            columns=self.columns,
+            splits=self.splits,
+            document=document,
+            seed=self.seed,
+            stratify=stratify,
+        )
+        self.fingerprint = sources.fingerprint(dataset)
+        return dataset
 
     @abstractmethod
     def open(self) -> None:
@@ -60,6 +100,10 @@ class TaskData(pl.LightningDataModule, ABC):
     def batches_per_epoch(self) -> int:
         """Training batches that see the data once."""
         return self.training.per_epoch
+
+    def positions_per_batch(self, context: int) -> int:
+        """How many positions a training batch has, for a model with ``context`` of them per example."""
+        return self.batch_size * context
 
     def train_dataloader(self) -> DataLoader:
         pin_memory = torch.cuda.is_available()

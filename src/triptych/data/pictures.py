@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +16,20 @@ Pixels = npt.NDArray[np.uint8]  # H W (grey) or H W 3
 FILES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-def decode(content: bytes, where: str) -> Image.Image:
+def decode(content: bytes, where: str, *, quiet: bool = False) -> Image.Image:
     """The picture in a file's bytes, in mode L or RGB.
 
     The first frame of an animation; turned as its EXIF data say; transparent parts on white; 16 bits brought to 8.
 
     where: what to call it in the sentence of the UserError that says it is none, is cut short or is too large.
+    quiet: say nothing of further frames.
     """
     if not content:
         raise UserError(f"{where} is empty: it holds no picture")
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
     try:
         with Image.open(io.BytesIO(content)) as file:
-            if getattr(file, "n_frames", 1) > 1:
+            if not quiet and getattr(file, "n_frames", 1) > 1:
                 log.warning("%s has %d frames; the first is used.", where, file.n_frames)  # type: ignore[attr-defined]
             file.load()
             return _eight_bits(ImageOps.exif_transpose(file), where)
@@ -99,8 +99,3 @@ def _eight_bits(picture: Image.Image, where: str) -> Image.Image:
         white = Image.new("RGBA", picture.size, "white")
         return Image.alpha_composite(white, picture).convert("L" if colourless else "RGB")
     return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
-
-
-def one_size(sizes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The size (height, width) that all have, or None."""
-    return sizes[0] if len(set(sizes)) == 1 else None

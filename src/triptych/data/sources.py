@@ -1,12 +1,14 @@
 """Open a data set by hub id, path on disk, or embedded: always train, validation and test, in our names."""
 
 import contextlib
+import csv
 import glob
 import hashlib
 import json
 import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {  # ending of a file -> its bu
     ".json": ("json", {}),
     ".jsonl": ("json", {}),
     ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t"}),
+    ".tsv": ("csv", {"sep": "\t", "quoting": csv.QUOTE_NONE}),  # a quotation mark is text there
     ".parquet": ("parquet", {}),
 }
 TEXT_FILES = {".txt", *READERS} - {".parquet"}
@@ -41,6 +43,7 @@ def open(
     splits: Mapping[str, str | float],
     document: bool,
     seed: int,
+    stratify: str | None = None,
 ) -> "DatasetDict":
     """Open a data set as a `datasets.DatasetDict` with exactly the splits train, validation and test.
 
@@ -48,7 +51,7 @@ def open(
         source: ``embedded:NAME``, or a hub id ``owner/name``. Always means that: never a local folder.
         path: a file (.txt .json .jsonl .csv .tsv .parquet) or a folder of such files, read instead of
             ``source``; a folder may name configurations and splits in the head of a README.md, as on the hub.
-        config: configuration of a hub data set or folder that has several.
+        config: configuration of a hub data set, folder or embedded set that has several.
         revision: branch, tag or commit of a hub data set; None is its main branch.
         files: only these files of a hub data set (a name or a pattern), as its ``train``; None for what it declares.
         columns: our column name -> theirs; ``a.b`` is field b of a nested column a. The result has only
@@ -60,6 +63,8 @@ def open(
             (NFC) form with ``\\n`` line ends; shares are then characters, contiguous, in the order train,
             validation, test. Otherwise shares are rows, drawn with ``seed``.
         seed: decides which rows are drawn.
+        stratify: one of our columns: a share takes the same part of the rows of each of its values, and train keeps at
+            least one of each. None: of all rows alike.
 
     Raises:
         UserError: nothing to read there, or not what the settings say; the sentence names the setting.
@@ -73,14 +78,14 @@ def open(
     if path is not None:
         found = _from_path(Path(path).expanduser(), config, column=next(iter(columns.values()), "text"))
     elif source.startswith("embedded:"):
-        made = embedded.make(source.removeprefix("embedded:"))
+        made = embedded.make(source.removeprefix("embedded:"), config)
         found = datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in made.items()})
     else:
         found = open_hub(source, config, revision, files)
     found = datasets.DatasetDict({name: _select(rows, columns) for name, rows in found.items()})
     if document:
         found = datasets.DatasetDict({name: _join(rows, columns) for name, rows in found.items()})
-    return _split(found, splits, _cut_text if document else _cut_rows, seed)
+    return _split(found, splits, _cut_text if document else partial(_cut_rows, by=stratify), seed)
 
 
 def fingerprint(dataset: "DatasetDict") -> str:
@@ -199,19 +204,47 @@ def _cut_text(rows: "Dataset", shares: dict[str, float], seed: int) -> "dict[str
     return parts | {"train": Dataset.from_dict({column: [text[:end]]})}
 
 
-def _cut_rows(rows: "Dataset", shares: dict[str, float], seed: int) -> "dict[str, Dataset]":
-    """Rows drawn at random for each share; every part keeps the original order."""
+def _cut_rows(rows: "Dataset", shares: dict[str, float], seed: int, by: str | None = None) -> "dict[str, Dataset]":
+    """Rows drawn at random for each share, alike from every value of ``by``; every part keeps the original order."""
     import numpy
 
     order = numpy.random.default_rng(seed).permutation(len(rows))
+    kinds = numpy.zeros(len(rows), dtype=int)
+    if by is not None:
+        known: dict[str, int] = {}
+        values = rows.select_columns(by).with_format("arrow")[:][by].to_pylist()
+        kinds = numpy.array([known.setdefault(str(value), len(known)) for value in values], dtype=int)
+    sizes = numpy.bincount(kinds)
+    members = numpy.split(order[numpy.argsort(kinds[order], kind="stable")], numpy.cumsum(sizes)[:-1])
     parts: dict[str, Dataset] = {}
     for name, share in shares.items():
-        count = max(1, round(len(rows) * share))
-        parts[name] = rows.select(numpy.sort(order[:count]))
-        order = order[count:]
-    if not len(order):
-        raise UserError(f"The data has only {len(rows)} rows: too few to cut data.splits from; give it more.")
-    return parts | {"train": rows.select(numpy.sort(order))}
+        counts = _counts(sizes.tolist(), share, [len(each) - 1 for each in members])
+        if not sum(counts):
+            of_each = f" with {len(members)} values of {by}" if by and len(members) > 1 else ""
+            raise UserError(f"The data has only {len(rows)} rows{of_each}: too few to cut data.splits from; give more.")
+        drawn = [each[:count] for each, count in zip(members, counts, strict=True)]
+        members = [each[count:] for each, count in zip(members, counts, strict=True)]
+        parts[name] = rows.select(numpy.sort(numpy.concatenate(drawn)))
+    return parts | {"train": rows.select(numpy.sort(numpy.concatenate(members)))}
+
+
+def _counts(sizes: list[int], share: float, room: list[int]) -> list[int]:
+    """How many of each kind make up ``share`` of ``sizes``, none more than its ``room``.
+
+    Together they are that share of all, rounded: what rounding down leaves over goes to the largest remainders, among
+    equal ones to the kinds that have given least so far.
+    """
+    exact = [size * share for size in sizes]
+    counts = [min(int(part + 1e-9), most) for part, most in zip(exact, room, strict=True)]
+    missing = min(max(1, round(sum(sizes) * share)), sum(room)) - sum(counts)
+    remainder = [round(part - int(part + 1e-9), 9) for part in exact]
+    kinds = sorted(range(len(sizes)), key=lambda kind: (-remainder[kind], -room[kind] / sizes[kind]))
+    while missing > 0:
+        for kind in kinds:
+            if missing > 0 and counts[kind] < room[kind]:
+                counts[kind] += 1
+                missing -= 1
+    return counts
 
 
 # Files and folders

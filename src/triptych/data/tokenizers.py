@@ -1,12 +1,16 @@
 """Text to ids and back, through the `tokenizers` library; a run folder stores the library's own JSON."""
 
+import contextlib
+import json
 import logging
+import os
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
+from typing import TypeVar
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from triptych.errors import UserError
 
@@ -15,19 +19,28 @@ log = logging.getLogger(__name__)
 UNKNOWN = "�"  # U+FFFD, what Unicode itself puts in place of a character that cannot be shown
 UNKNOWN_ID = 0
 PAD_ID, START_ID, END_ID, UNKNOWN_WORD_ID = 0, 1, 2, 3  # of SubwordTokenizer
+SPECIAL = ("<pad>", "<s>", "</s>", UNKNOWN)  # their names, in the order of their ids
+BLANK = "▁"  # U+2581 before a subword: a blank stands there
 WORD = r"[\p{L}\p{M}\p{N}]+['’]?|[^\s\p{L}\p{M}\p{N}]"  # an elided word keeps its apostrophe: t' aime
 CHUNK = 4096  # characters; the library's time per character grows with the length of one string
 _SPLIT = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(WORD), "isolated")])
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\N{NO-BREAK SPACE}": "⍽"}
 
 
-class CharacterTokenizer:
-    """One id per character of the composed (NFC) text; id 0 stands for every character never trained on.
+_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
 
-    Args:
-        tokenizer: from `train` or `load`; after the replacement, its ids are the characters of the training
-            text in code point order.
-    """
+
+_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
+
+
+_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
+
+
+_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
+
+
+class _LibraryTokenizer:
+    """What both tokenizers share: the file, and a warning about characters that training did not see."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -35,19 +48,7 @@ class CharacterTokenizer:
         self._reported: set[str] = set()
 
     @classmethod
-    def train(cls, text: str) -> "CharacterTokenizer":
-        """Learn the alphabet of ``text``: the training split only."""
-        normalizer = normalizers.NFC()
-        alphabet = sorted(set(normalizer.normalize_str(text)) - {UNKNOWN})
-        vocabulary = {character: index for index, character in enumerate([UNKNOWN, *alphabet])}
-        # Byte pairs without a single merge are characters: the library's fastest exact way to them.
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
-        tokenizer.normalizer = normalizer
-        tokenizer.decoder = decoders.Fuse()
-        return cls(tokenizer)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> "CharacterTokenizer":
+    def load(cls: type[_Kind], path: str | PathLike[str]) -> _Kind:
         """Read what `save` wrote.
 
         Raises:
@@ -64,18 +65,50 @@ class CharacterTokenizer:
 
     @property
     def size(self) -> int:
-        """Number of ids, the replacement included."""
+        """Number of ids, those for what is no text included."""
         return len(self._vocabulary)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of the characters; one that was never trained on becomes id 0, and a warning names it once."""
+    def unknown(self, text: str) -> Counter[str]:
+        """How often each character of ``text`` occurs that `train` did not see; a loss counts it as unknown."""
+        return Counter({c: n for c, n in Counter(unicodedata.normalize("NFC", text)).items() if not self._knows(c)})
+
+    def _knows(self, character: str) -> bool:
+        return character in self._vocabulary
+
+    def _report(self, text: str) -> None:
+        """Warn of the unknown characters of ``text`` that no earlier warning named."""
         unknown = self.unknown(text).keys() - self._reported
         if unknown:
             self._reported |= unknown
             shown = ", ".join(" ".join({_visible(c): 0, f"U+{ord(c):04X}": 0}) for c in sorted(unknown)[:5])
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             log.warning("Not in the training text, so replaced by %s: %s%s.", UNKNOWN, shown, more)
-        text = self._normalize(text)
+
+
+class CharacterTokenizer(_LibraryTokenizer):
+    """One id per character of the composed (NFC) text; id 0 stands for every character never trained on.
+
+    Args:
+        tokenizer: from `train` or `load`; after the replacement, its ids are the characters of the training
+            text in code point order.
+    """
+
+    @classmethod
+    def train(cls, text: str) -> "CharacterTokenizer":
+        """Learn the alphabet of ``text``: the training split only."""
+        normalizer = normalizers.NFC()
+        alphabet = sorted(set(normalizer.normalize_str(text)) - {UNKNOWN})
+        vocabulary = {character: index for index, character in enumerate([UNKNOWN, *alphabet])}
+        # Byte pairs without a single merge are characters: the library's fastest exact way to them.
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN, fuse_unk=False))
+        tokenizer.normalizer = normalizer
+        tokenizer.decoder = decoders.Fuse()
+        return cls(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the characters; one that was never trained on becomes id 0, and a warning names it once."""
+        self._report(text)
+        text = composed(text)  # before chunks are cut: one may begin with an accent of the letter before it
         chunks = (text[start : start + CHUNK] for start in range(0, len(text), CHUNK))
         return [index for chunk in chunks for index in self.tokenizer.encode(chunk).ids]
 
@@ -87,21 +120,126 @@ class CharacterTokenizer:
         """One visible label per id, for the axes of a map: ``␣ ⏎ ⇥`` for blanks, others as they are."""
         return [_visible(self.tokenizer.id_to_token(index) or UNKNOWN) for index in ids]
 
-    def unknown(self, text: str) -> Counter[str]:
-        """How often each character of ``text`` occurs that `train` did not see; a loss counts it as id 0."""
-        counts = Counter(unicodedata.normalize("NFC", text))
-        return Counter({c: n for c, n in counts.items() if c not in self._vocabulary})
 
-    def _normalize(self, text: str) -> str:
-        # Before chunks are cut: one may begin with an accent that belongs to the letter before it. Half a
-        # surrogate pair (a command line that was not UTF-8) is no text to the library: U+FFFD replaces it.
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return self.tokenizer.normalizer.normalize_str(whole)
+class SubwordTokenizer(_LibraryTokenizer):
+    """Byte-pair subwords (Sennrich et al. 2016, arXiv 1508.07909) of one vocabulary for both languages.
+
+    Ids 0 to 3 are padding, start, end and unknown; no text becomes one of the first three, whatever it looks like.
+    A subword lies within one of `words`, and "▁" at its head marks a blank before it: "Je t'aime !" may be ▁Je ▁t'
+    aime ▁!. A sentence always begins with one. Every run of whitespace, no-break spaces and line ends included,
+    counts as one blank, and none stands at the ends: the text is read, and comes back, as `spaced` has it.
+    """
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocabulary: int) -> "SubwordTokenizer":
+        """Learn at most ``vocabulary`` subwords, the four special ones included: fewer where nothing occurs twice.
+
+        Raises:
+            UserError: there is no room for every character of the texts.
+        """
+        texts = [spaced(text) for text in texts]
+        needed = len(SPECIAL) + len(set(BLANK).union(*texts) - {" ", UNKNOWN})
+        if vocabulary < needed:
+            raise UserError(
+                f"data.vocabulary={vocabulary}; it must be at least {needed}: one for each of the "
+                f"{needed - len(SPECIAL)} characters that the training text is made of, and four special ones"
+            )
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, min_frequency=2, show_progress=False, special_tokens=list(SPECIAL)
+        )
+        learner = _subwords(models.BPE())
+        with _one_thread():
+            learner.train_from_iterator(texts, trainer)
+        # The library looks for its special tokens inside texts. Here they are entries that no merge leads to.
+        learned = json.loads(learner.to_str())["model"]
+        merges = [(left, right) for left, right in learned["merges"]]
+        tokenizer = _subwords(models.BPE(learned["vocab"], merges, unk_token=UNKNOWN, fuse_unk=False))
+        return cls(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the subwords, without start or end; a warning names characters never trained on, once."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` for many texts."""
+        self._report("\n".join(texts))
+        with _one_thread():
+            return [each.ids for each in self.tokenizer.encode_batch_fast([spaced(text) for text in texts])]
+
+    def encode_words(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids as `encode` gives them, and for each which of ``words(text)`` it is a part of, counted from 0."""
+        self._report(text)
+        encoding = self.tokenizer.encode(spaced(text))
+        return encoding.ids, [word for word in encoding.word_ids if word is not None]  # None is for special tokens
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the ids, without padding, start and end; unknown ids show as "�"."""
+        return self.tokenizer.decode([index for index in ids if index not in (PAD_ID, START_ID, END_ID)])
+
+    def labels(self, ids: Iterable[int]) -> list[str]:
+        """One visible label per id, for the axes of a map: "▁Je", "<s>"."""
+        return [_visible_word(self.tokenizer.id_to_token(index) or UNKNOWN) for index in ids]
+
+    def _knows(self, character: str) -> bool:
+        return character.isspace() or (character in self._vocabulary and character != BLANK)
+
+
+def composed(text: str) -> str:
+    """The text in composed (NFC) form; half a surrogate pair (from a command line that was not UTF-8), which is no
+    text to the library, becomes U+FFFD."""
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return unicodedata.normalize("NFC", whole)
+
+
+def spaced(text: str) -> str:
+    """The text composed, with one blank for every run of whitespace, and none at its ends."""
+    return " ".join(composed(text).split())
 
 
 def words(text: str) -> list[str]:
     """The words of a sentence, as alignments count them: "Je t'aime !" is Je, t', aime, !. See ``WORD``."""
-    return [word for word, _ in _SPLIT.pre_tokenize_str(unicodedata.normalize("NFC", text))]
+    return [word for word, _ in _SPLIT.pre_tokenize_str(spaced(text))]
+
+
+def _subwords(model: models.Model) -> Tokenizer:
+    """What `SubwordTokenizer` reads text with, around the model."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+            normalizers.Replace(BLANK, UNKNOWN),  # as a character of the text it would come back as a blank
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(BLANK, prepend_scheme="always", split=False),
+            pre_tokenizers.Split(Regex(f"{BLANK}?(?:{WORD})"), "isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.Metaspace(BLANK, prepend_scheme="always", split=False)
+    return tokenizer
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """The library warns of every process that is forked once it has used threads: loaders fork."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _visible_word(subword: str) -> str:
+    """`_visible` for several characters: an accent inside a word has its letter, one at the head has none."""
+    return "".join(c if at and unicodedata.category(c)[0] == "M" else _visible(c) for at, c in enumerate(subword))
 
 
 def _visible(character: str) -> str:

@@ -176,7 +176,7 @@ def intervene(
             nonlocal ran
             ran = True
             query, key, value, mask = _inputs(args)
-            weights = naive.softmax(naive.scores(query, key, mask, module.score_mod))
+            weights = naive.softmax(naive.scores(query, key, mask, module.score_mod, module.score))
             chosen = list(choose_heads(weights.shape[1], heads))
             edited = edit(weights[:, chosen], site)
             if edited.shape != weights[:, chosen].shape:
@@ -229,7 +229,7 @@ def _observe(
         query, key, value, mask = _inputs(args)
         chosen = choose_heads(query.shape[1], heads)
         with torch.set_grad_enabled(grad):
-            score = naive.scores(query, key, mask, module.score_mod)
+            score = naive.scores(query, key, mask, module.score_mod, module.score)
             weights = naive.softmax(score)
             if grad and weights.requires_grad:
                 weights.retain_grad()
@@ -261,7 +261,8 @@ def _inputs(args: tuple) -> tuple[Tensor, Tensor, Tensor, AttentionMask]:
 
 def _describe_score(module: Attend) -> str:
     changed = module.score_mod
-    return "scaled dot product" + (f", then {getattr(changed, '__name__', changed)}" if changed else "")
+    score = "scaled dot product" if module.score is None else module.score.description
+    return score + (f", then {getattr(changed, '__name__', changed)}" if changed else "")
 
 
 def _difference(recomputed: Tensor, context: Tensor, site: Site) -> float:

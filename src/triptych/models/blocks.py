@@ -64,6 +64,45 @@ class Block(nn.Module):
         return x + self.skip(self.dropout(self.feed_forward(self.feed_forward_norm(x))))
 
 
+class DecoderBlock(nn.Module):
+    """A block that also consults a memory: self-attention, then cross-attention, then feed-forward, each pre-norm.
+
+    Dropout acts on what each part adds. The memory comes normalised.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        attention: MultiHeadAttention,
+        cross: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.attention = attention
+        self.cross_norm = nn.LayerNorm(width, bias=False)
+        self.cross = cross
+        self.feed_forward_norm = nn.LayerNorm(width, bias=False)
+        self.feed_forward = feed_forward
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T C"],
+        mask: AttentionMask,
+        memory: Float[Tensor, "B S C"] | None,
+        memory_mask: AttentionMask,
+        cache: LayerCache | None = None,
+        memory_cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B T C"]:
+        """The next block's input. With ``memory_cache`` (see ``MultiHeadAttention.remember``) there is no ``memory``."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), mask, None, cache))
+        x = x + self.dropout(self.cross(self.cross_norm(x), memory_mask, memory, memory_cache))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
 class StochasticDepth(nn.Module):
     """In training, 0 for a ``rate`` of the examples and scaled up for the others (Huang et al., arXiv 1603.09382)."""
 

@@ -52,6 +52,7 @@ class Task(pl.LightningModule, ABC):
         self.optimizer, self.scheduler = optimizer, scheduler
         # In a list, so that its parameters are not registered a second time.
         self._running: list[Callable[..., Tensor]] = [torch.compile(model) if compiled else model]
+        self.notes: dict[str, str] = {}  # how metrics came about, where that needs saying
         self.seen = 0  # characters, tokens or images trained on, repeats counted
         self._random_state: dict[str, Any] | None = None
         # One mean per split, weighted by count, so that it is the mean over the whole split and all processes.
@@ -73,7 +74,7 @@ class Task(pl.LightningModule, ABC):
         """``count`` fixed examples to take maps of, none longer than ``length`` positions."""
         return data.probes(count, length)
 
-    def inputs(self, data: Any, given: str) -> list[Probe]:
+    def inputs(self, data: Any, given: str, **options: Any) -> list[Probe]:
         """A person's input as examples to take maps of. Raises UserError when it is none."""
         raise UserError(f"maps=true: task={self.name} draws no maps of an input")
 
@@ -92,6 +93,10 @@ class Task(pl.LightningModule, ABC):
     @abstractmethod
     def respond(self, data: Any, given: str, *args: Any, **options: Any) -> Iterator[str]:
         """The model's answer to a person's input, piece by piece."""
+
+    def pieces(self, given: str) -> int | None:
+        """How many pieces ``respond`` will give, where that is known and worth a progress bar."""
+        return None
 
     def check_sample(self, **options: Any) -> None:
         """Raise UserError for options that ``sample`` would refuse, before training starts."""

@@ -1,0 +1,233 @@
+"""Alignments at word level as pictures: target words are rows, source words columns; of one moment, or of several.
+
+Gold links are drawn as boxes: solid for a sure one, dashed for one that is only possible.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import IdentityTransform
+
+from triptych.attention.shapes import Float, Tensor
+from triptych.explain.alignment import Choice, Link, Links
+from triptych.maps import render
+from triptych.maps.labels import label
+from triptych.maps.render import Page, Picture
+
+_ALONE, _BESIDE = 900, 420  # px, about how long the longer side of a matrix is, alone and beside others
+_SMALLEST_CELL, _LARGEST_CELL = 2, 60  # px
+_NUMBERED_CELL = 26  # px; in smaller ones a number would not fit
+_GAP = 28  # px between two matrices, and between the last one and the scale
+_WIDEST = 2400  # px; more moments than fit go into a further row
+_LETTER = 0.64  # width of a character, in font sizes
+_SLANT = math.sqrt(0.5)  # labels that would touch are turned by 45 degrees
+_GOLD = "#e0540a"
+_ROW_IN_WORDS = {
+    "output": "the decoder's row that predicts the word",
+    "shifted": "the decoder's row that reads the word",
+}
+
+
+class _Matrix(NamedTuple):
+    """One matrix that stands on the page."""
+
+    x: int
+    y: int
+    weights: npt.NDArray[np.float32]
+
+
+def alignment(
+    weights: Float[Tensor, "targets sources"],
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    choice: Choice,
+    step: int,
+    links: Links | None = None,
+) -> Picture:
+    """One alignment (uint8, height width 3), with the weight in each cell where there is room.
+
+    weights: from ``triptych.explain.alignment.soft``. source, target: the words. choice: where in the model the weights
+    were read. step: parameter updates before. links: the gold alignment, where there is one.
+
+    Raises:
+        ValueError: words or links that do not fit the weights.
+    """
+    return _draw([(step, weights)], source, target, choice, links, _ALONE)
+
+
+def over_time(
+    moments: Sequence[tuple[int, Float[Tensor, "targets sources"]]],
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    choice: Choice,
+    links: Links | None = None,
+) -> Picture:
+    """The same alignment at several moments of training, side by side on one scale (uint8, height width 3).
+
+    moments: steps and weights, in the order in which they are shown. The rest is as for ``alignment``.
+
+    Raises:
+        ValueError: no moment; words or links that do not fit the weights.
+    """
+    if not moments:
+        raise ValueError("an alignment over time needs at least one moment")
+    return _draw(moments, source, target, choice, links, _ALONE if len(moments) == 1 else _BESIDE)
+
+
+def _draw(
+    moments: Sequence[tuple[int, Tensor]],
+    source: Sequence[str],
+    target: Sequence[str],
+    choice: Choice,
+    links: Links | None,
+    side: int,
+) -> Picture:
+    T, S = _check(moments, source, target, links)
+    numbers = [weights.detach().float().cpu().numpy() for _, weights in moments]
+    top = render._ceiling(np.stack(numbers))
+    block = math.ceil(max(T, S) * _SMALLEST_CELL / side)
+    cell = min(_LARGEST_CELL, max(_SMALLEST_CELL, side // math.ceil(max(T, S) / block)))
+    pitch = cell / block  # px from one word to the next
+    height, width = math.ceil(T / block) * cell, math.ceil(S / block) * cell
+    font = min(max(0.45 * pitch, 9.0), 14.0)
+    rows, columns = [label(word) for word in target], [label(word) for word in source]
+    lengths = [len(word) * _LETTER * font for word in columns]
+    slanted = max(lengths) > pitch - 4
+    left = round(max(map(len, rows)) * _LETTER * font) + 10
+    above = round(max(lengths) * _SLANT + font if slanted else font) + 10
+    # a slanted label reaches to the right of its column
+    ends = max((j + 0.5) * pitch + length * _SLANT for j, length in enumerate(lengths)) if slanted else 0
+    over = math.ceil(ends - width)
+
+    several = len(moments) > 1
+    step_x, step_y = max(width + _GAP, 110 if several else 0), above + height + (30 if several else 8)
+    per_row = max(1, min(len(moments), (_WIDEST - left) // step_x))
+    lines = math.ceil(len(moments) / per_row)
+    maps_width = left + per_row * step_x
+    page = Page(max(2 * Page.edge + maps_width + max(over - _GAP, 80), 620))
+    when = "" if several else f" · step {moments[0][0]:,}"
+    page.line(f"alignment · {choice}{when}", size=15)
+    start = page.bottom + 6
+    page.grow(lines * step_y + 6)
+    drawn = []
+    for i, ((step, _), weights) in enumerate(zip(moments, numbers, strict=True)):
+        x = Page.edge + left + i % per_row * step_x
+        y = start + i // per_row * step_y + above
+        page.paste(render._paint(weights, np.zeros_like(weights, dtype=bool), block, cell, top), x, y)
+        drawn.append(_Matrix(x, y, weights))
+        for j, shown in render._thinned(columns, pitch * _SLANT if slanted else pitch):
+            centre = x + (j + 0.5) * pitch
+            if slanted:
+                page.text(centre + 0.3 * font, y - 5, shown, size=font, rotation=45)
+            else:
+                page.text(centre, y - 7, shown, size=font, align="center")
+        if i % per_row == 0:
+            for j, shown in render._thinned(rows, pitch):
+                page.text(x - 7, y + (j + 0.5) * pitch + 0.35 * font, shown, size=font, align="right")
+        if several:
+            page.text(x + width / 2, y + height + 20, f"step {step:,}", size=13, align="center")
+    page.bar(Page.edge + maps_width, drawn[0].y, min(max(height, 90), 240), top)
+    numbered = pitch >= _NUMBERED_CELL
+    page.caption(_reading(choice, links, numbered, block))
+    return _finished(page.render(), drawn, pitch, top, links, numbered)
+
+
+def _check(
+    moments: Sequence[tuple[int, Tensor]], source: Sequence[str], target: Sequence[str], links: Links | None
+) -> tuple[int, int]:
+    """How many target and source words there are."""
+    size = len(target), len(source)
+    if not all(size):
+        raise ValueError("an alignment needs at least one word on both sides")
+    for _, weights in moments:
+        if weights.shape != size:
+            raise ValueError(f"weights {tuple(weights.shape)} for {size[0]} target and {size[1]} source words")
+    for i, j in sorted(links.possible) if links is not None else ():
+        if i >= size[1] or j >= size[0]:
+            raise ValueError(f"no link {i}-{j} among {size[1]} source and {size[0]} target words")
+    return size
+
+
+def _reading(choice: Choice, links: Links | None, numbered: bool, block: int) -> str:
+    """What the picture shows, in sentences."""
+    said = [
+        f"Weights after softmax of cross-attention: {choice} ({_ROW_IN_WORDS[choice.row]}).",
+        "Rows are target words, columns source words; weights are summed over the tokens of a source word and averaged "
+        "over those of a target word, and what lies on the end of the sentence is left out.",
+    ]
+    if numbered:
+        said.append("A cell without a number is below 0.005.")
+    if block > 1:
+        said.append(f"Each cell shows the largest weight of {block} x {block}.")
+    if links is not None:
+        said.append("Boxes are the gold alignment: solid a sure link, dashed one that is only possible.")
+    return " ".join(said)
+
+
+def _finished(
+    page: Picture, drawn: Sequence[_Matrix], pitch: float, top: float, links: Links | None, numbered: bool
+) -> Picture:
+    """The page with numbers and boxes over its cells, which a page by itself keeps free of text."""
+    if not numbered and links is None:
+        return page
+    high, wide = page.shape[:2]
+    figure = Figure(figsize=(wide / 100, high / 100), dpi=100)
+    agg = FigureCanvasAgg(figure)
+    figure.figimage(page, origin="upper")
+    pixels = IdentityTransform()
+    size = min(0.34 * pitch, 14)
+    font = FontProperties(fname=str(render._font_file()), size=size * 72 / 100)
+    for x, y, weights in drawn:
+        for j, i in np.ndindex(weights.shape) if numbered else ():
+            number = _number(float(weights[j, i]))
+            across, down = x + (i + 0.5) * pitch, y + (j + 0.5) * pitch + 0.36 * size
+            colour = "#ffffff" if weights[j, i] > 0.45 * top else render._INK
+            figure.text(
+                across,
+                high - down,
+                number,
+                transform=pixels,
+                fontproperties=font,
+                ha="center",
+                va="baseline",
+                color=colour,
+            )
+        for only_possible, boxes in ((True, links.possible - links.sure), (False, links.sure)) if links else ():
+            _frame(figure, x, high - y, pitch, boxes, dashed=only_possible)
+    agg.draw()
+    return np.asarray(agg.buffer_rgba())[..., :3].copy()
+
+
+def _frame(figure: Figure, x: float, y: float, pitch: float, boxes: Collection[Link], *, dashed: bool) -> None:
+    """Boxes in the cells of a matrix whose upper left corner is at ``x``, ``y``, with y running up."""
+    line = min(2.0, pitch / 6)
+    for i, j in boxes:
+        figure.add_artist(
+            Rectangle(
+                (x + i * pitch + line, y - (j + 1) * pitch + line),
+                pitch - 2 * line,
+                pitch - 2 * line,
+                transform=IdentityTransform(),
+                fill=False,
+                edgecolor=_GOLD,
+                linewidth=line * 72 / 100,
+                linestyle=(0, (3, 2)) if dashed else "solid",
+                joinstyle="miter",
+            )
+        )
+
+
+def _number(weight: float) -> str:
+    """.87, 1 where it rounds to it, and nothing for what rounds to 0 or is no number."""
+    if not weight >= 0.005:
+        return ""
+    return f"{weight:.2f}".removeprefix("0") if weight < 0.995 else f"{weight:.2g}"

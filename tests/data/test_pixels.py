@@ -1,0 +1,140 @@
+"""Pictures that do not fit into the memory are decoded as they come: the same pixels, batches and statistics."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from test_images import folder, opened
+
+from triptych.data import pixels
+from triptych.data.images import ImageData
+from triptych.errors import UserError
+
+__all__ = ["folder"]  # a fixture of the other file
+
+BIG = [300, 300]  # twenty pictures of this size are 5.4 megabytes
+
+
+def mixed(folder: Path) -> Path:
+    """The folder's pictures, some of them made grey, large, or an animation."""
+    Image.new("L", (90, 40), 130).save(folder / "blue" / "2.png")
+    noise = Image.fromarray(np.random.default_rng(3).integers(0, 255, (500, 400, 3), dtype=np.uint8))
+    noise.save(folder / "red" / "4.png")
+    noise.save(folder / "red" / "5.gif", save_all=True, append_images=[Image.new("RGB", (400, 500))])
+    return folder
+
+
+def pair(folder: Path, **changes: Any) -> tuple[ImageData, ImageData]:
+    """The same pictures held in memory, and decoded as they come."""
+    options = {"path": str(folder), "size": BIG, **changes}
+    held, coming = opened(**options), opened(**options, memory=1)
+    assert (held.in_memory, coming.in_memory) == (True, False)
+    return held, coming
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_that_are_decoded_as_they_come_make_the_same_batches(folder: Path, workers: int) -> None:
+    held, coming = pair(mixed(folder), augmentation="crop_flip_randaugment", mixup=0.2, workers=workers)
+    assert coming.format == held.format
+    assert coming.fingerprint == held.fingerprint
+    held.start = coming.start = 1
+    n = held.batches_per_epoch + 1  # into the next epoch
+    for _, first, second in zip(range(n), held.train_dataloader(), coming.train_dataloader(), strict=False):
+        assert torch.equal(first.images, second.images)
+        assert torch.equal(first.labels, second.labels)
+    for split in ("validation", "test"):
+        pairs = list(zip(held.evaluation(split), coming.evaluation(split), strict=True))
+        assert all(torch.equal(first.images, second.images) for first, second in pairs)
+        assert sum(len(second.labels) for _, second in pairs) == len(held.images[split])
+    for first, second in zip(held.probes(3, 0), coming.probes(3, 0), strict=True):
+        assert torch.equal(first.picture, second.picture)
+
+
+def test_any_of_the_images_can_be_asked_for(folder: Path) -> None:
+    held, coming = pair(mixed(folder))
+    tensor, encoded = held.images["train"], coming.images["train"]
+    assert len(encoded) == len(tensor) == 13
+    for which in (0, 5, -1, slice(3, 7), slice(10, 20), torch.tensor([4, 0, 4])):
+        assert torch.equal(encoded[which], tensor[which])
+    with pytest.raises(IndexError):
+        encoded[13]
+
+
+def test_one_line_says_that_images_are_decoded_as_they_come(folder: Path) -> None:
+    held, coming = (data.describe() for data in pair(folder))
+    assert "decoded" not in held
+    assert coming == f"{held}; decoded as they come, being more than data.memory=1 megabytes: data.workers helps"
+
+
+def test_grey_images_count_one_channel_against_the_memory(folder: Path) -> None:
+    for file in folder.rglob("*.png"):
+        Image.new("L", (9, 6), 9).save(file)
+    assert opened(path=str(folder), size=[200, 200], memory=1).in_memory  # 20 x 40,000 bytes
+    assert not opened(path=str(mixed(folder)), size=[200, 200], memory=1).in_memory
+
+
+def test_further_frames_are_mentioned_once_only(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, coming = pair(mixed(folder))
+    assert caplog.text.count("has 2 frames") == 2  # once in each of the two sets
+    coming.training.batch(0, 0)
+    assert caplog.text.count("has 2 frames") == 2
+
+
+def test_a_file_that_goes_away_while_training_is_named(folder: Path) -> None:
+    _, coming = pair(folder)
+    for file in folder.rglob("*.png"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"\d\.png .* could not be read: No such file"):
+        coming.training.batch(0, 0)
+
+
+def test_statistics_over_grey_and_coloured_images_by_hand(tmp_path: Path) -> None:
+    """Three training images of one size: red, black, and a grey of 51 = 0.2."""
+    for name in ("a", "b"):
+        (tmp_path / "set" / "train" / name).mkdir(parents=True)
+        (tmp_path / "set" / "test" / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4), (255, 255, 255)).save(tmp_path / "set" / "test" / name / "0.png")
+    Image.new("RGB", (4, 4), (255, 0, 0)).save(tmp_path / "set" / "train" / "a" / "0.png")
+    Image.new("RGB", (4, 4), (0, 0, 0)).save(tmp_path / "set" / "train" / "b" / "1.png")
+    Image.new("L", (4, 4), 51).save(tmp_path / "set" / "train" / "b" / "2.png")
+    form = opened(path=str(tmp_path / "set"), splits={"train": "train", "validation": "test", "test": "test"}).format
+    assert form.mean == pytest.approx((1.2 / 3, 0.2 / 3, 0.2 / 3))
+    assert form.std == pytest.approx((np.std([1, 0, 0.2]), np.std([0, 0, 0.2]), np.std([0, 0, 0.2])))
+
+
+@pytest.mark.parametrize(
+    ("terminal", "patience", "shown"), [(True, 0.0, True), (True, 60.0, False), (False, 0.0, False)]
+)
+def test_a_bar_for_what_takes_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool, patience: float, shown: bool
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(pixels, "PATIENCE", patience)
+    monkeypatch.setattr(pixels, "Console", lambda stderr: Console(file=written, force_terminal=terminal, width=80))
+    opened(path=str(folder))
+    assert ("20/20" in written.getvalue()) == ("reading images" in written.getvalue()) == shown
+    assert bool(written.getvalue()) == shown
+
+
+def test_pictures_of_every_kind_are_learned_from(folder: Path) -> None:
+    """CMYK, palette, 16 bits, transparent, 1 x 1 and animated, side by side in one folder."""
+    red = folder / "red"
+    Image.new("CMYK", (9, 6), (0, 255, 255, 0)).save(red / "a.jpg")
+    Image.new("RGB", (9, 6), (200, 0, 0)).convert("P").save(red / "b.png")
+    Image.fromarray(np.full((6, 9), 257 * 100, np.uint16)).save(red / "c.png")
+    Image.new("RGBA", (9, 6), (200, 0, 0, 0)).save(red / "d.png")
+    Image.new("RGB", (1, 1), (200, 0, 0)).save(red / "e.png")
+    frames = [Image.new("RGB", (9, 6), colour) for colour in ("red", "blue")]
+    frames[0].save(red / "f.gif", save_all=True, append_images=frames[1:])
+    data = opened(path=str(folder), size=[6, 9], splits={"train": "train", "validation": 0.01, "test": "validation"})
+    means = torch.cat([data.images[split][:] for split in ("train", "validation")]).float().mean((2, 3))
+    wanted = {"c": (100, 100, 100), "d": (255, 255, 255), "f": (254, 0, 0)}
+    for colour in wanted.values():
+        assert (means - torch.tensor(colour)).abs().amax(1).min() < 2
+    assert len(means) == 26
+    assert int((means[:, 0] > means[:, 2] + 100).sum()) == 10 + 4  # all of the red ones but the grey and the white
