@@ -223,7 +223,7 @@ def race(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
         torch.manual_seed(config.seed + repeat)
         milliseconds, task = _whole_fit(config, data)
         ours.append(milliseconds)
-        losses.append(measure(config, task, data)[config.watch.metric])
+        losses.append(measure(config, task, data, None)[0][config.watch.metric])
         theirs.append(_whole_fit(rival, rival_data)[0])
     what = f"{config.trainer.max_steps} steps to {config.watch.metric} {statistics.mean(losses):.3f}"
     return [_row(what, ours, "2,000 steps of AdamW", theirs)]

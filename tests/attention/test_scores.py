@@ -25,7 +25,9 @@ def filled(score: Score, value: float) -> Score:
 
 def drawn(name: str, size: int) -> Score:
     torch.manual_seed(0)
-    return {"dot": Dot, "general": lambda: General(size=size), "additive": lambda: Additive(size=size, hidden=5)}[name]()
+    return {"dot": Dot, "general": lambda: General(size=size), "additive": lambda: Additive(size=size, hidden=5)}[
+        name
+    ]()
 
 
 @pytest.mark.parametrize(

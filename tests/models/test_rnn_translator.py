@@ -149,7 +149,11 @@ def test_its_map_is_one_cross_attention_with_one_head(score: str) -> None:
     (found,) = maps.values()
     assert (found.site, found.kind, found.layer, found.heads) == ("decoder.cross.attend", "cross", 0, (0,))
     assert found.error < 1e-10
-    words = {"dot": "dot product", "general": "general (query W key)", "additive": "additive (v tanh(Wq query + Wk key))"}
+    words = {
+        "dot": "dot product",
+        "general": "general (query W key)",
+        "additive": "additive (v tanh(Wq query + Wk key))",
+    }
     assert found.score == words[score]
     assert found.example(1)[0].shape == (1, 6, 3)
 

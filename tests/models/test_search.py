@@ -1,14 +1,12 @@
 """Beam search: worked by hand, against brute force, against a plain search without cache, and in any company."""
 
-import functools
 import itertools
 import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from translators import KINDS, sources, stirred, untouched
+from translators import KINDS, sources, stirred
 
 from triptych.errors import UserError
 from triptych.models.search import Hypothesis, beam, check_options, length_factor
@@ -158,21 +156,16 @@ def test_a_beam_wide_enough_is_brute_force(penalty: float, best: int) -> None:
     assert [each.score for each in found] == pytest.approx([each.score for each in every[:best]])
 
 
-SOURCES = sources([1 + 5 * n % 9 for n in range(64)], vocabulary=8)
+SOURCES = sources([1 + 5 * n % 9 for n in range(64)])
 
 
-@functools.cache
-def taught(kind: str) -> torch.nn.Module:
-    """Has begun to learn to copy its source, so that its translations are of many lengths, and it is unsure of most."""
-    model = untouched(kind, vocabulary=8)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    read = torch.cat([torch.full((64, 1), START), SOURCES[:, :-1]], dim=1).masked_fill(SOURCES == PAD, PAD)
-    for _ in range(40):
-        loss = F.cross_entropy(model(SOURCES, read).flatten(0, 1), SOURCES.flatten(), ignore_index=PAD)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.double().eval()
+def fickle(kind: str) -> torch.nn.Module:
+    """Random weights; predictions so sharp, and an end so moody, that sentences of many lengths come out."""
+    model = stirred(kind, tied=False)
+    with torch.no_grad():
+        model.predict.weight.mul_(0.7 if kind == "transformer" else 4.0)
+        model.predict.weight[END] *= 1.7
+    return model
 
 
 def plain_search(model: torch.nn.Module, source: Tensor, size: int, penalty: float, best: int, limit: int) -> list:
@@ -183,7 +176,11 @@ def plain_search(model: torch.nn.Module, source: Tensor, size: int, penalty: flo
         with torch.no_grad():
             logs = model(source.expand(len(live), -1), read)[:, -1].log_softmax(-1)
         allowed = [END] if read.shape[1] > limit else [END, *range(4, logs.shape[1])]
-        ways = [(score + row[t].item(), [*tokens, t]) for (score, tokens), row in zip(live, logs, strict=True) for t in allowed]
+        ways = [
+            (score + row[t].item(), [*tokens, t])
+            for (score, tokens), row in zip(live, logs, strict=True)
+            for t in allowed
+        ]
         ways.sort(key=lambda way: -way[0])
         live = []
         for score, tokens in ways[: size - len(done)]:
@@ -194,24 +191,25 @@ def plain_search(model: torch.nn.Module, source: Tensor, size: int, penalty: flo
     return sorted(done, key=lambda way: -way[1])[:best]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["transformer", "general"])
 @pytest.mark.parametrize(("size", "penalty", "best"), [(1, 0.0, 1), (2, 0.0, 2), (4, 1.0, 1), (5, 0.6, 3)])
 def test_the_cache_and_stopping_early_change_nothing(kind: str, size: int, penalty: float, best: int) -> None:
-    model = taught(kind)
-    found = beam(model, SOURCES[:12], size=size, length_penalty=penalty, best=best, longest=9)
-    for row, hypotheses in enumerate(found):
-        source = SOURCES[row : row + 1]
-        expected = plain_search(model, source[:, : int((source != 0).sum())], size, penalty, best, 9)
-        assert [each.tokens for each in hypotheses] == [tokens for tokens, _ in expected]
-        assert [each.score for each in hypotheses] == pytest.approx([score for _, score in expected], abs=1e-9)
-    assert len({len(hypotheses[0].tokens) for hypotheses in found}) > 1
+    model = fickle(kind)
+    found = beam(model, SOURCES, size=size, length_penalty=penalty, best=best)
+    of_length = {len(hypotheses[0].tokens): row for row, hypotheses in enumerate(found)}
+    assert len(of_length) > 3
+    for _, row in sorted(of_length.items())[:4]:  # the shortest: here every step is a whole pass
+        source = SOURCES[row : row + 1, : int((SOURCES[row] != 0).sum())]
+        expected = plain_search(model, source, size, penalty, best, min(2 * source.shape[1] + 10, 23))
+        assert [each.tokens for each in found[row]] == [tokens for tokens, _ in expected]
+        assert [each.score for each in found[row]] == pytest.approx([score for _, score in expected], abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 4])
 def test_company_changes_nothing(kind: str, size: int) -> None:
     """Alone and unpadded, or 64 at once."""
-    model = taught(kind)
+    model = fickle(kind)
     options = {"size": size, "length_penalty": 0.8, "best": size}
     together = beam(model, SOURCES, **options)
     lengths = set()
@@ -225,7 +223,7 @@ def test_company_changes_nothing(kind: str, size: int) -> None:
 
 
 def test_a_finished_sentence_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, rows = taught("transformer"), []
+    model, rows = fickle("transformer"), []
     step = model.step
     monkeypatch.setattr(model, "step", lambda tokens, state: rows.append(len(tokens)) or step(tokens, state))
     found = beam(model, SOURCES, size=1, **NONE)
@@ -234,7 +232,7 @@ def test_a_finished_sentence_costs_nothing_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_gradients_and_random_state_are_left_alone() -> None:
-    model, before = taught("transformer"), torch.get_rng_state()
+    model, before = fickle("transformer"), torch.get_rng_state()
     beam(model, SOURCES[:3], size=2, **NONE)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()

@@ -110,7 +110,9 @@ def test_what_stands_at_padded_places_changes_nothing(backend: str) -> None:
         broken.source_embedding.token.weight[0] = torch.nan
         broken.target_embedding.token.weight[0] = torch.nan
     padded = (SOURCE == 0)[..., None]
-    inside.encoder[0].register_forward_pre_hook(lambda module, args: (args[0].masked_fill(padded, torch.nan), *args[1:]))
+    inside.encoder[0].register_forward_pre_hook(
+        lambda module, args: (args[0].masked_fill(padded, torch.nan), *args[1:])
+    )
     expected = solve(plain)
     for one, other in zip(expected, solve(broken), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-10)
@@ -280,7 +282,10 @@ def test_a_memory_is_given_or_remembered_but_not_both() -> None:
         ({"positional": "none"}, "model.positional=none is not known; use rotary, learned or sinusoidal"),
         ({"heads": 3}, "width=16 does not divide into model.heads=3; what works: 1, 2, 4, 8$"),
         ({"heads": 16, "kv_heads": None}, "model.positional=rotary turns pairs of channels, .* odd"),
-        ({"width": 15, "heads": 3, "kv_heads": 3, "positional": "sinusoidal"}, "positional=sinusoidal .*width=15 is odd"),
+        (
+            {"width": 15, "heads": 3, "kv_heads": 3, "positional": "sinusoidal"},
+            "positional=sinusoidal .*width=15 is odd",
+        ),
         ({"kv_heads": 3}, "heads=4 is no multiple of model.kv_heads=3"),
     ],
 )

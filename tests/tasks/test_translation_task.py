@@ -36,8 +36,8 @@ TRANSFORMER = (
     "model.feed_forward=64",
     "model.dropout=0",
 )
-NUMBERS = "one two three four five six seven eight nine".split()
-ZAHLEN = "eins zwei drei vier fünf sechs sieben acht neun".split()
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +127,7 @@ def test_one_batch_is_learned_by_heart(compose_translation: Compose, model: str,
     recurrent = ["model=rnn_translator", "attention=naive", f"model.score={model}", "model.dropout=0"]
     options = TRANSFORMER if model == "transformer" else recurrent
     task, data = built(compose_translation(*options, "task.label_smoothing=0", "optimizer=adamw", "optimizer.lr=1e-2"))
-    texts = [pair for pair in dict.fromkeys(data.texts("train"))][:16]
+    texts = list(dict.fromkeys(data.texts("train")))[:16]
     sources, targets = [source for source, _ in texts], [target for _, target in texts]
     batch = data.batch_of(sources, targets)
     optimizer = task.optimizer(task.model)

@@ -74,9 +74,9 @@ def align(source: Phrase, target: Phrase) -> Row | None:
         for i in ours:
             for j in theirs:
                 links.setdefault((i, j), "?")
-        i, j = _single(ours, heard), _single(theirs, said)
-        if i is not None and j is not None:
-            links[i, j] = "-"
+        pair = (_single(ours, heard), _single(theirs, said))
+        if pair[0] is not None and pair[1] is not None:
+            links[pair[0], pair[1]] = "-"
     for j, word in enumerate(said):
         if not _answered(word, heard, sources):
             for i in _nearest(said, range(j, -1, -1), sources) + _nearest(said, range(j, len(said)), sources):

@@ -26,6 +26,7 @@ class TaskData(pl.LightningDataModule, ABC):
     """
 
     unit: ClassVar[str]  # what is counted: "characters", "images"
+    batch_size: int  # examples, where every batch has as many
     training: TrainingBatches
     fingerprint: str
 
@@ -117,4 +118,5 @@ class TaskData(pl.LightningDataModule, ABC):
 
     def _in_order(self, split: str) -> DataLoader:
         # With its own generator: a loader draws a number from the global one otherwise, which dropout uses.
-        return DataLoader(self.evaluation(split), batch_size=None, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        return DataLoader(self.evaluation(split), batch_size=None, num_workers=self.workers, generator=generator)

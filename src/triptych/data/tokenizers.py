@@ -30,15 +30,6 @@ VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\N{NO-BREAK SPACE
 _Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
 
 
-_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
-
-
-_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
-
-
-_Kind = TypeVar("_Kind", bound="_LibraryTokenizer")  # the tests' type checker knows no Self
-
-
 class _LibraryTokenizer:
     """What both tokenizers share: the file, and a warning about characters that training did not see."""
 

@@ -120,7 +120,7 @@ def masked_links(task: TranslationTask, batch: TranslationBatch, read: list[int]
     for word in range(len(variants) - 1):
         variants[word + 1, : len(read)].masked_fill_(sources == word, PAD_ID)
     if isinstance(task.model, RNNTranslator):
-        variants = variants.gather(1, (variants == PAD_ID).to(torch.uint8).argsort(1, stable=True))
+        variants = variants.gather(1, (variants == PAD_ID).to(torch.uint8).argsort(dim=1, stable=True))
     count = len(variants)
     expected = batch.expected.repeat(count, 1)
     with probing(task.model) as model:
@@ -150,7 +150,7 @@ class Aligning(pl.Callback):
         assert isinstance(pl_module, TranslationTask)
         self._row = best_of(table_of(pl_module, _data(trainer), "validation", PAIRS))
         if self._row is not None:
-            self.log_dict(figures(self._row, "val"))
+            pl_module.log_dict(figures(self._row, "val"))
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._row is None or trainer.state.fn != TrainerFn.FITTING or not trainer.is_global_zero:

@@ -74,7 +74,7 @@ class Task(pl.LightningModule, ABC):
         """``count`` fixed examples to take maps of, none longer than ``length`` positions."""
         return data.probes(count, length)
 
-    def inputs(self, data: Any, given: str, **options: Any) -> list[Probe]:
+    def inputs(self, data: Any, given: str, *args: Any, **options: Any) -> list[Probe]:
         """A person's input as examples to take maps of. Raises UserError when it is none."""
         raise UserError(f"maps=true: task={self.name} draws no maps of an input")
 

@@ -50,7 +50,8 @@ def score(hypotheses: Sequence[str], sources: Sequence[str], references: Sequenc
         # sacrebleu takes streams of equal length; None stands for "no further reference here".
         streams = [[given[n] if n < len(given) else None for _, given in grouped.values()] for n in range(most)]
         several = BLEU()
-        numbers["bleu_all_references"] = several.corpus_score([first for first, _ in grouped.values()], streams).score
+        firsts = [first for first, _ in grouped.values()]
+        numbers["bleu_all_references"] = several.corpus_score(firsts, streams).score  # type: ignore[arg-type]
         signatures["bleu_all_references"] = str(several.get_signature())
     return Scores(numbers, signatures)
 
