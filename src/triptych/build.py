@@ -12,7 +12,6 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import nn
 
 from triptych import machine, options
-from triptych.attention import MultiHeadAttention
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task
@@ -127,8 +126,9 @@ def build_model(config: DictConfig, sizes: dict[str, int]) -> nn.Module:
 def check_attention(model: nn.Module, plan: Plan, precision: str, *, training: bool) -> None:
     """Raise UserError if any layer's backend cannot run, or train, on this device in this precision."""
     for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.check_device(plan.device, machine.default_dtype(precision), training=training)
+        check_device = getattr(module, "check_device", None)
+        if callable(check_device):
+            check_device(plan.device, machine.default_dtype(precision), training=training)
 
 
 def build_task(config: DictConfig, model: nn.Module, *, compiled: bool) -> Task:

@@ -35,13 +35,14 @@ def command(function: Callable[[Any], Any], config_name: str) -> None:
 
     failures: list[Exception] = []
 
-    def body(config: Any) -> None:
+    def body(config: Any) -> Any:
         try:
             _refuse_added(config)
             _add_environment(config)
-            function(config)
+            return function(config)
         except Exception as error:  # passed on to Hydra, it would print the whole command line before our sentence
             failures.append(error)
+            return None
 
     sys.argv[1:] = [_switch(word) for word in sys.argv[1:]]
     try:

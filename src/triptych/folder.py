@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from triptych.errors import UserError
 
 CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+ANSWERS = "test-answers.jsonl"
 RECORDED = ("triptych", "torch", "pytorch-lightning", "datasets", "tokenizers")
 
 
@@ -67,6 +68,15 @@ class RunFolder:
             return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
+
+    def write_answers(self, answers: list[dict[str, str]]) -> None:
+        """Keep what the model answered to the test split, a JSON object a line."""
+        write_atomically(self.path / ANSWERS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in answers))
+
+    def answers(self) -> list[dict[str, str]]:
+        """What ``write_answers`` kept; nothing for a task that keeps none."""
+        file = self.path / ANSWERS
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary, whole or not at all."""

@@ -147,6 +147,8 @@ def _fit(
         task.model.load_state_dict(weights(run.path / folder.BEST))
         summary["metrics"], summary["notes"] = measure(config, task, data, measuring)
         summary["best_step"] = checkpoints.best_step
+        if task.answers:
+            run.write_answers(task.answers)
         tables.publish(task, data, loggers, "test", checkpoints.best_step or 0)
         if measuring:
             measuring.conclude(task, data, loggers, trainer.global_step)

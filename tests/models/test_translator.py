@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from translators import TRANSFORMER, sources, stirred, targets, untouched
 
-from triptych.attention import Attend, AttentionMask
+from triptych.attention import Attend, AttentionMask, LayerCache
 from triptych.errors import UserError
 from triptych.maps.capture import capture, sites
 from triptych.models import translator
@@ -261,6 +261,22 @@ def test_what_is_too_long_is_refused() -> None:
             model.step(torch.tensor([5]), state)
         with pytest.raises(ValueError, match="25 tokens do not fit"):
             model.step(torch.tensor([5]), state)
+
+
+def test_a_selected_cache_grows_up_to_its_capacity() -> None:
+    steps = torch.randn(2, 3, 40, 4)
+    cache = LayerCache(40)
+    cache.extend(steps[:, :, :1], steps[:, :, :1])
+    cache.select(torch.tensor([1, 0, 1]))
+    turned = steps[[1, 0, 1]]
+    for n in range(1, 40):
+        key, value = cache.extend(turned[:, :, n : n + 1], -turned[:, :, n : n + 1])
+    assert torch.equal(key, turned)
+    assert torch.equal(value[:, :, 1:], -turned[:, :, 1:])
+    with pytest.raises(ValueError, match="holds 40 positions, and 41 were asked for"):
+        cache.extend(turned[:, :, :1], turned[:, :, :1])
+    with pytest.raises(ValueError, match="the cache is empty"):
+        LayerCache(4).kept()
 
 
 def test_a_memory_is_given_or_remembered_but_not_both() -> None:

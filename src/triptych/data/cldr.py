@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from triptych.data.cldr_alignment import Row, align
-from triptych.data.embedded import Splits
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ HELD_OUT = 2000  # pairs, for validation and for test each
 HELD_OUT_SHARE = 0.05  # ... and no more than this share of the pairs
 
 
-def cldr(config: str) -> Splits:
+def cldr(config: str) -> dict[str, dict[str, list[str]]]:
     """Phrases of two locales with their word alignment (columns ``source``, ``target`` and ``alignment``).
 
     Dates, times, units, currencies, names of territories and languages, lists and more, as the Unicode Common

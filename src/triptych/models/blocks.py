@@ -97,7 +97,7 @@ class DecoderBlock(nn.Module):
         cache: LayerCache | None = None,
         memory_cache: LayerCache | None = None,
     ) -> Float[Tensor, "B T C"]:
-        """The next block's input. With ``memory_cache`` (see ``MultiHeadAttention.remember``) there is no ``memory``."""
+        """The next block's input. ``memory_cache`` (``MultiHeadAttention.remember``) stands in for ``memory``."""
         x = x + self.dropout(self.attention(self.attention_norm(x), mask, None, cache))
         x = x + self.dropout(self.cross(self.cross_norm(x), memory_mask, memory, memory_cache))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

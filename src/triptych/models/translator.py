@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import nn
@@ -125,7 +125,7 @@ class Translator(nn.Module):
         padding = None if real.all() else real  # one question here saves every step a mask
         return TranslatorState(
             written=KeyValueCache(layers=len(self.decoder), capacity=self.positions),
-            memories=[block.cross.remember(memory) for block in self.decoder],
+            memories=[cast(DecoderBlock, block).cross.remember(memory) for block in self.decoder],
             memory_mask=AttentionMask(key_padding=padding),
             sentence=torch.arange(len(source), device=source.device),
         )

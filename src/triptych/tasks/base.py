@@ -53,6 +53,7 @@ class Task(pl.LightningModule, ABC):
         # In a list, so that its parameters are not registered a second time.
         self._running: list[Callable[..., Tensor]] = [torch.compile(model) if compiled else model]
         self.notes: dict[str, str] = {}  # how metrics came about, where that needs saying
+        self.answers: list[dict[str, str]] = []  # to the test split, where they are worth keeping
         self.seen = 0  # characters, tokens or images trained on, repeats counted
         self._random_state: dict[str, Any] | None = None
         # One mean per split, weighted by count, so that it is the mean over the whole split and all processes.

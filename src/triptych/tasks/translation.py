@@ -73,11 +73,14 @@ class TranslationTask(Task):
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.log(f"{split}/perplexity", self.mean_loss(split).compute().exp().float())
         texts = data.texts("validation" if split == "val" else split)
-        pairs = [texts[row] for row in self._written]
-        scores: Scores = score(list(self._written.values()), [source for source, _ in pairs], [ref for _, ref in pairs])
+        rows = [(*texts[row], translation) for row, translation in sorted(self._written.items())]
+        sources, references, translations = ([row[at] for row in rows] for at in range(3))
+        scores: Scores = score(translations, sources, references)
         for name, number in scores.numbers.items():
             self.log(f"{split}/{name}", number)
         self.notes = scores.signatures
+        if split == "test":
+            self.answers = [dict(zip(("source", "reference", "translation"), row, strict=True)) for row in rows]
         self._written = {}
         super().log_split(split)
 
