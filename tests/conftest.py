@@ -1,5 +1,6 @@
 """For every test: shape annotations are checked on each call (production never pays for that), and small settings."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -102,3 +103,78 @@ def trained(compose_in: Callable[..., DictConfig], tmp_path_factory: pytest.Temp
     from triptych.run import train
 
     return train(compose_in(tmp_path_factory.mktemp("trained"), "logger=[tensorboard,wandb]")).path
+
+
+# ---- a tiny translator: sums in English and German ----
+
+SUMS = (
+    "data=parallel",
+    "data.vocabulary=120",
+    "data.batch_tokens=256",
+    "data.eval_batch_tokens=512",
+    "model.width=32",
+    "trainer.accelerator=cpu",
+    "trainer.max_steps=60",
+    "trainer.log_every_n_steps=5",
+    "validations=2",
+    "maps.every_n_steps=30",
+    "task.beam=2",
+    "sample.sentences=2",
+)
+SUMS_MODEL = (
+    "model.encoder_depth=1",
+    "model.decoder_depth=2",
+    "model.heads=2",
+    "model.feed_forward=64",
+    "model.dropout=0",
+)
+_NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+
+
+@pytest.fixture(scope="session")
+def pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sums in English and German with their alignments: "one plus two is big" / "eins und zwei ist viel"."""
+    folder = tmp_path_factory.mktemp("pairs")
+    every = [(a, b) for a in range(9) for b in range(9)]
+    splits = {"validation": every[::8], "test": every[4::8]}
+    splits["train"] = [pair for pair in every if pair not in splits["validation"] + splits["test"]] * 3
+    for split, pairs in splits.items():
+        rows = [
+            {
+                "source": f"{_NUMBERS[a]} plus {_NUMBERS[b]} is big",
+                "target": f"{_ZAHLEN[a]} und {_ZAHLEN[b]} ist viel",
+                "alignment": "0-0 1?1 2-2 3-3 4-4",
+            }
+            for a, b in pairs
+        ]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compose_translation(pairs_folder: Path) -> Composed:
+    """conf/train.yaml for a tiny translator of sums."""
+
+    def composed(*overrides: str) -> DictConfig:
+        from hydra import compose, initialize_config_dir
+
+        from triptych.command import CONF
+
+        columns = "data.columns.alignment=alignment"
+        mine = ["task=translation", *SUMS, f"data.path={pairs_folder}", columns]
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("train", overrides=[*mine, *overrides])
+
+    return composed
+
+
+@pytest.fixture(scope="session")
+def translator(compose_translation: Composed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run on sums. Only to be read."""
+    from triptych.run import train
+
+    torch.set_num_threads(1)
+    runs = tmp_path_factory.mktemp("translation")
+    return train(compose_translation(*SUMS_MODEL, "trainer.max_steps=150", f"runs={runs}")).path

@@ -28,6 +28,7 @@ from triptych.explain.beside import Beside, beside
 from triptych.folder import RunFolder
 from triptych.maps import render
 from triptych.maps.callback import overview, sheet, take_maps
+from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
 from triptych.tasks.base import Task
 
@@ -139,6 +140,8 @@ def predict(config: DictConfig) -> None:
         sys.stdout.flush()
     sys.stdout.write("\n")
     if drawn:
+        if not sites(trained.model):
+            raise UserError("maps=true: this model has no attention to draw")
         into = Path(config.output or trained.folder.path / "predictions")
         _draw_maps(trained, trained.task.inputs(trained.data, given, **looked_at), into, config.checkpoint)
 

@@ -15,20 +15,7 @@ from triptych.dashboards import metrics_file
 from triptych.errors import UserError
 from triptych.maps import record
 
-SMALL = (
-    "data=parallel",
-    "data.vocabulary=120",
-    "data.batch_tokens=256",
-    "data.eval_batch_tokens=512",
-    "model.width=32",
-    "trainer.accelerator=cpu",
-    "trainer.max_steps=60",
-    "trainer.log_every_n_steps=5",
-    "validations=2",
-    "maps.every_n_steps=30",
-    "task.beam=2",
-    "sample.sentences=2",
-)
+Compose = Callable[..., DictConfig]
 TRANSFORMER = (
     "model.encoder_depth=1",
     "model.decoder_depth=2",
@@ -37,48 +24,6 @@ TRANSFORMER = (
     "model.dropout=0",
 )
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
-
-
-@pytest.fixture(scope="session")
-def pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sums in English and German with their alignments: "one plus two is big" / "eins und zwei ist viel"."""
-    folder = tmp_path_factory.mktemp("pairs")
-    every = [(a, b) for a in range(9) for b in range(9)]
-    splits = {"validation": every[::8], "test": every[4::8]}
-    splits["train"] = [pair for pair in every if pair not in splits["validation"] + splits["test"]] * 3
-    for split, pairs in splits.items():
-        rows = [
-            {
-                "source": f"{NUMBERS[a]} plus {NUMBERS[b]} is big",
-                "target": f"{ZAHLEN[a]} und {ZAHLEN[b]} ist viel",
-                "alignment": "0-0 1?1 2-2 3-3 4-4",
-            }
-            for a, b in pairs
-        ]
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
-    return folder
-
-
-Compose = Callable[..., DictConfig]
-
-
-@pytest.fixture(scope="session")
-def compose_translation(pairs_folder: Path) -> Compose:
-    """conf/train.yaml for a tiny translator of sums."""
-
-    def composed(*overrides: str) -> DictConfig:
-        from hydra import compose, initialize_config_dir
-
-        from triptych.command import CONF
-
-        columns = "+data.columns.alignment=alignment"
-        mine = ["task=translation", *SMALL, f"data.path={pairs_folder}", columns]
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("train", overrides=[*mine, *overrides])
-
-    return composed
 
 
 def built(config: DictConfig) -> tuple[Any, Any]:
@@ -88,16 +33,6 @@ def built(config: DictConfig) -> tuple[Any, Any]:
     data = build.build_data(config)
     data.open()
     return build.build_task(config, build.build_model(config, data.sizes), compiled=False), data
-
-
-@pytest.fixture(scope="session")
-def translator(compose_translation: Compose, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run on sums. Only to be read."""
-    from triptych.run import train
-
-    torch.set_num_threads(1)
-    runs = tmp_path_factory.mktemp("translation")
-    return train(compose_translation(*TRANSFORMER, "trainer.max_steps=150", f"runs={runs}")).path
 
 
 def test_the_loss_counts_real_tokens_and_smooths_in_training_only(compose_translation: Compose) -> None:
@@ -305,9 +240,9 @@ def test_options_out_of_range_are_refused_before_training(compose_translation: C
         ("task.length_penalty=-2.0", "task.length_penalty=-2.0"),
         ("sample.sentences=0", "sample.sentences=0; it must be at least 1"),
     ):
+        config = compose_translation(*TRANSFORMER, option)
         with pytest.raises(UserError, match=said):
-            task, _ = built(config := compose_translation(*TRANSFORMER, option))
-            task.check_sample(**config.sample)
+            built(config)[0].check_sample(**config.sample)
 
 
 def test_padding_is_no_part_of_the_loss(compose_translation: Compose) -> None:

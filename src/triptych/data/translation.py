@@ -31,7 +31,7 @@ class TranslationData(TaskData):
     """Pairs of a sentence and its translation, with one joint byte-pair vocabulary of the training split.
 
     source, path, config, revision, files, splits: see ``sources.open``. columns: ``source`` and ``target``, texts; and,
-    where the words' true alignment is known, ``alignment``: links with blanks between, "0-2" sure and "1?3" possible
+    where the words' true alignment is known, ``alignment`` (else null): links with blanks between, "0-2" sure and "1?3" possible
     only, of words of the source to words of the target, both counted from 0 as ``tokenizers.words`` counts.
     source_locale, target_locale: what the languages are called ("en", "pt_BR"); columns or config may refer to them.
     vocabulary: subwords at most, for both languages together.
@@ -58,7 +58,7 @@ class TranslationData(TaskData):
         config: str | None,
         revision: str | None,
         files: str | None,
-        columns: Mapping[str, str],
+        columns: Mapping[str, str | None],
         splits: Mapping[str, str | float],
         source_locale: str,
         target_locale: str,
@@ -71,6 +71,7 @@ class TranslationData(TaskData):
         seed: int,
         workers: int,
     ) -> None:
+        columns = {ours: theirs for ours, theirs in columns.items() if theirs is not None}
         super().__init__(
             source=source,
             path=path,

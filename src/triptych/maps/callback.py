@@ -12,7 +12,7 @@ from triptych.dashboards import publish, report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.maps import images, record, render
-from triptych.maps.capture import capture, choose_heads, choose_sites, probing
+from triptych.maps.capture import capture, choose_heads, choose_sites, probing, sites
 from triptych.maps.record import MapRecord
 from triptych.tasks.base import Task
 from triptych.tasks.checkpoints import require_finite
@@ -80,8 +80,8 @@ class MapsCallback(pl.Callback):
             self._take(trainer, pl_module)
 
     def _take(self, trainer: pl.Trainer, task: pl.LightningModule) -> None:
-        if not trainer.is_global_zero or self.count == 0:
-            return
+        if not trainer.is_global_zero or self.count == 0 or not sites(task):
+            return  # a model may have no attention at all
         require_finite(trainer)
         assert isinstance(task, Task)
         started = time.perf_counter()
