@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from triptych.attention.attend import Attend, check_device
@@ -10,6 +11,8 @@ from triptych.attention.cache import LayerCache
 from triptych.attention.masks import AttentionMask
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
+
+MANY = 1024  # positions from which on joining the projections of one input pays for joining their weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -67,17 +70,21 @@ class MultiHeadAttention(nn.Module):
         if self.attend.kind == "cross" and cache is not None:
             if memory is not None:
                 raise ValueError("cross-attention was called with memory and a cache that holds it")
-            key, value = cache.kept()
+            query, (key, value) = self.query(x[:, :first]), cache.kept()
+        elif (memory is None) != (self.attend.kind == "self"):
+            raise ValueError(
+                f"{self.attend.kind}-attention was called {'without' if memory is None else 'with'} memory"
+            )
+        elif memory is None and cache is None and first is None:
+            query, key, value = _project(x, self.query, self.key, self.value)
+            key, value = self._heads(key, value, mask.query_offset)
         else:
-            if (memory is None) != (self.attend.kind == "self"):
-                raise ValueError(
-                    f"{self.attend.kind}-attention was called {'without' if memory is None else 'with'} memory"
-                )
+            query = self.query(x[:, :first])
             key, value = self._key_and_value(x if memory is None else memory, mask.query_offset)
             if cache is not None:
                 key, value = cache.extend(key, value)
         # Under autocast a norm may answer in float32; a kernel wants one dtype.
-        query = self.query_norm(self._split(self.query(x[:, :first]))).to(value.dtype)
+        query = self.query_norm(self._split(query)).to(value.dtype)
         if self.rotary is not None:
             query = self.rotary(query, mask.query_offset)
         context = self.attend(query, key, value, mask)
@@ -92,8 +99,13 @@ class MultiHeadAttention(nn.Module):
     def _key_and_value(
         self, source: Float[Tensor, "B S C"], offset: int
     ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
-        value = self._split(self.value(source))
-        key = self.key_norm(self._split(self.key(source))).to(value.dtype)
+        return self._heads(*_project(source, self.key, self.value), offset)
+
+    def _heads(
+        self, key: Float[Tensor, "B S _"], value: Float[Tensor, "B S _"], offset: int
+    ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
+        value = self._split(value)
+        key = self.key_norm(self._split(key)).to(value.dtype)
         return key if self.rotary is None else self.rotary(key, offset), value
 
     def _split(self, x: Float[Tensor, "B T C"]) -> Float[Tensor, "B N T D"]:
@@ -102,6 +114,15 @@ class MultiHeadAttention(nn.Module):
     def check_device(self, device: torch.device, dtype: torch.dtype, *, training: bool) -> None:
         """Raise UserError if this layer's backend cannot run, or train, there."""
         check_device(self.attend, self.heads, self.kv_heads, self.head_size, device, dtype, training=training)
+
+
+def _project(x: Float[Tensor, "B T C"], *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """What each layer makes of the same input. Many positions share one product; few would only wait for the copy."""
+    if x.shape[0] * x.shape[1] < MANY:
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return F.linear(x, weight, bias).split([layer.out_features for layer in layers], dim=-1)
 
 
 def check_heads(

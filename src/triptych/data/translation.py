@@ -31,8 +31,8 @@ class TranslationData(TaskData):
     """Pairs of a sentence and its translation, with one joint byte-pair vocabulary of the training split.
 
     source, path, config, revision, files, splits: see ``sources.open``. columns: ``source`` and ``target``, texts; and,
-    where the words' true alignment is known, ``alignment`` (else null): links with blanks between, "0-2" sure and "1?3" possible
-    only, of words of the source to words of the target, both counted from 0 as ``tokenizers.words`` counts.
+    where the words' true alignment is known, ``alignment`` (else null): links with blanks between, "0-2" sure and "1?3"
+    possible only, of words of the source to words of the target, both counted from 0 as ``tokenizers.words`` counts.
     source_locale, target_locale: what the languages are called ("en", "pt_BR"); columns or config may refer to them.
     vocabulary: subwords at most, for both languages together.
     longest: tokens of the longest sentence to train on, its end token included.
