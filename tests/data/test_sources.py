@@ -103,6 +103,23 @@ def test_every_kind_of_file_has_the_same_content_and_fingerprint(tmp_path: Path,
     assert sources.fingerprint(found) == sources.fingerprint(rows(write_pairs(tmp_path / "b", "jsonl")))
 
 
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_a_quotation_mark_in_a_tsv_file_is_text(tmp_path: Path, whole_folder: bool) -> None:
+    """Sites that distribute sentence pairs quote nothing: read as in csv, one mark swallows the rows after it."""
+    path = tmp_path / "folder" / "train.tsv"
+    path.parent.mkdir()
+    lines = [
+        ("en", "de"),
+        ('"Hello," he said.', '"Hallo", sagte er.'),
+        ('"Open', "Auf"),
+        ("Next", "Weiter"),
+        ("x", "y"),
+    ]
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    found = rows(path.parent if whole_folder else path)
+    assert {(row["en"], row["de"]) for part in found.values() for row in part} == set(lines[1:])
+
+
 def test_row_shares_depend_on_the_seed_only(tmp_path: Path) -> None:
     path = write_pairs(tmp_path, "jsonl")
     once, again, other = rows(path), rows(path), rows(path, seed=2)

@@ -1,5 +1,10 @@
 """Quality by length: which sentences fall into which range, by hand."""
 
+import sys
+from pathlib import Path
+
+import pytest
+
 from triptych.explain.lengths import by_length
 
 
@@ -21,3 +26,28 @@ def test_every_sentence_stands_in_one_range_and_equal_lengths_together() -> None
 def test_one_length_is_one_range() -> None:
     (only,) = by_length(rows((4, True), (4, False)))
     assert only.sentences == 2
+
+
+@pytest.mark.slow
+def test_the_history_trains_four_models_and_compares_them(
+    pairs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from triptych.command import command
+    from triptych.run import train
+
+    small = ["data=parallel", f"data.path={pairs_folder}", "data.vocabulary=120", "model.width=32"]
+    words = [
+        "experiment=attention_history",
+        *small,
+        "trainer.max_steps=4",
+        "trainer.accelerator=cpu",
+        f"runs={tmp_path}",
+    ]
+    monkeypatch.setattr(sys, "argv", ["train", *words])
+    command(train, "train")
+    printed = capsys.readouterr().out
+    table = printed[printed.index("test BLEU (exact matches) by words of the source") :]
+    assert [name in table for name in ("seq2seq", "bahdanau", "luong", "translator")] == [True] * 4
+    assert "5 to 5" in table, "every sum has five words"
+    folders = [path for path in (tmp_path / "translation").iterdir() if not path.is_symlink()]
+    assert len(folders) == 4, "each is a run of its own"

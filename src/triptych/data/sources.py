@@ -274,6 +274,10 @@ def _from_path(path: Path, config: str | None, column: str) -> "DatasetDict":
             if files and all(file.suffix.lower() == ".txt" for file in files):
                 return _from_texts(named, column)
             _check_utf8(files)
+            if path.is_dir() and files and all(file.suffix.lower() == ".tsv" for file in files):
+                reader, options = READERS[".tsv"]  # as one such file is read
+                escaped = {split: [glob.escape(str(file)) for file in given] for split, given in named.items()}
+                builder = datasets.load_dataset_builder(reader, data_files=escaped, **options)
             builder.download_and_prepare()
             found = builder.as_dataset()
         except UserError:
