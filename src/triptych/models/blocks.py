@@ -8,6 +8,7 @@ from torch import nn
 
 from triptych.attention import AttentionMask, LayerCache, MultiHeadAttention
 from triptych.attention.shapes import Float, Tensor
+from triptych.models.dropout import Dropout
 
 Activation = Literal["gelu", "relu_squared"]
 
@@ -48,7 +49,7 @@ class Block(nn.Module):
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(width, bias=False)
         self.feed_forward = feed_forward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.skip = StochasticDepth(stochastic_depth)
 
     def forward(
@@ -86,7 +87,7 @@ class DecoderBlock(nn.Module):
         self.cross = cross
         self.feed_forward_norm = nn.LayerNorm(width, bias=False)
         self.feed_forward = feed_forward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from triptych.attention.scores import Additive, Dot, General, Score
 from triptych.attention.shapes import Float, Int, Tensor
 from triptych.errors import UserError
 from triptych.models.blocks import initialise
+from triptych.models.dropout import Dropout
 from triptych.models.embeddings import TokenEmbedding
 from triptych.models.translator import PAD, check_dropout, check_sizes
 
@@ -65,7 +66,7 @@ class RNNTranslator(nn.Module):
         self.target_embedding = (
             self.source_embedding if tied else TokenEmbedding(vocabulary=vocabulary, width=width, positions=None)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.encoder = nn.GRU(
             width, width // 2, depth, batch_first=True, bidirectional=True, dropout=dropout if depth > 1 else 0.0
         )

@@ -13,6 +13,7 @@ from triptych.attention.multihead import check_heads
 from triptych.attention.shapes import Bool, Float, Int, Tensor
 from triptych.errors import UserError
 from triptych.models.blocks import Activation, Block, DecoderBlock, FeedForward, initialise
+from triptych.models.dropout import Dropout
 from triptych.models.embeddings import TokenEmbedding
 
 # The ids that `data.tokenizers.SubwordTokenizer` gives its special tokens; a test holds both to the same numbers.
@@ -72,7 +73,7 @@ class Translator(nn.Module):
         )
         self.source_position = self._positions(positional, width)
         self.target_position = self._positions(positional, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         layer = partial(
             MultiHeadAttention, width=width, heads=heads, kv_heads=kv_heads, attend=attention, qk_norm=qk_norm
         )
