@@ -10,8 +10,8 @@ from triptych.attention.shapes import Float, Tensor
 class Dropout(nn.Module):
     """In training, 0 for a ``rate`` of the elements and scaled up for the others (Srivastava et al. 2014, JMLR 15).
 
-    Eager on a CPU the rate is rounded to a multiple of 1/256, and the scale with it, so that the mean stays; elsewhere
-    this is torch's own dropout. Draws from torch's global state.
+    Eager on a CPU the rate is rounded to a multiple of 1/256, and the scale with it, so that the mean stays; where that
+    would change the rate by more than 2 %, and elsewhere, this is torch's own dropout. Draws from torch's global state.
     """
 
     def __init__(self, rate: float) -> None:
@@ -21,9 +21,10 @@ class Dropout(nn.Module):
     def forward(self, x: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
         if not self.training or self.rate == 0:
             return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
+        dropped = round(256 * self.rate)
+        rounds = abs(dropped - 256 * self.rate) <= 0.02 * 256 * self.rate and dropped < 256
+        if not rounds or x.device.type != "cpu" or torch.compiler.is_compiling():
             return F.dropout(x, self.rate)
-        dropped = min(max(round(256 * self.rate), 1), 255)
         eights = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
         kept = eights.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
         return x * kept.to(x.dtype).mul_(256 / (256 - dropped))
