@@ -42,7 +42,7 @@ def vit(**changes: Any) -> ViT:
     return ViT(**{**SIZES, **changes})
 
 
-@pytest.mark.parametrize("stem", ["linear", "convolutional"])
+@pytest.mark.parametrize("stem", ["linear", "convolutional", "pooled"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 @pytest.mark.parametrize(("registers", "channels"), [(0, 1), (3, 3)])

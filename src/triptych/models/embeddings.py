@@ -61,6 +61,29 @@ class PatchStem(nn.Module):
         return self.linear(self.layers(images).flatten(2).transpose(1, 2))
 
 
+class PooledStem(nn.Module):
+    """Convolutions of 3 x 3 pixels, each with ReLU and a 3 x 3 maximum of stride 2, until a cell is a patch.
+
+    Channels double from step to step and end at the width: the convolutional tokenizer of Hassani et al. (arXiv
+    2104.05704, section 3.3). patch_size: a power of 2 from 2 on.
+    """
+
+    def __init__(self, *, channels: int, patch_size: int, width: int) -> None:
+        super().__init__()
+        halvings = patch_size.bit_length() - 1
+        sizes = [max(8, width >> step) for step in range(halvings - 1, 0, -1)] + [width]
+        layers: list[nn.Module] = []
+        for inside, outside in zip([channels, *sizes], sizes, strict=False):
+            convolution = nn.Conv2d(inside, outside, kernel_size=3, padding=1, bias=False)
+            nn.init.kaiming_normal_(convolution.weight)
+            layers += [convolution, nn.ReLU(), nn.MaxPool2d(kernel_size=3, stride=2, padding=1)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Float[Tensor, "B c h w"]) -> Float[Tensor, "B P C"]:
+        """Vectors of the patches, row by row from the upper left."""
+        return self.layers(images).flatten(2).transpose(1, 2)
+
+
 def sinusoidal_2d(grid: tuple[int, int], width: int, base: float = 10_000.0) -> Float[Tensor, "P C"]:
     """Fixed positions of ``grid`` (rows, columns): half of the channels waves along the rows, half along the columns.
 

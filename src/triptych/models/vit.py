@@ -12,15 +12,17 @@ from triptych.attention.rotary import Rotary2d
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 from triptych.models.blocks import Activation, Block, FeedForward, initialise
-from triptych.models.embeddings import PatchEmbedding, PatchStem, sinusoidal_2d
+from triptych.models.embeddings import PatchEmbedding, PatchStem, PooledStem, sinusoidal_2d
+
+STEMS = {"linear": PatchEmbedding, "convolutional": PatchStem, "pooled": PooledStem}
 
 
 class ViT(nn.Module):
     """Pre-norm encoder over patches (Dosovitskiy et al., arXiv 2010.11929).
 
     classes, channels, image_height, image_width: of the data, in pixels. patch_size: side of a patch in pixels.
-    stem: "linear" (one map of a patch's pixels) or "convolutional" (3 x 3 convolutions of stride 2, Xiao et al.,
-        arXiv 2106.14881).
+    stem: how a patch becomes a vector: "linear" (one map of its pixels), "convolutional" (3 x 3 convolutions of stride
+        2, Xiao et al., arXiv 2106.14881) or "pooled" (3 x 3 convolutions, then maxima, arXiv 2104.05704).
     pooling: "cls" reads the answer off a token of its own, "mean" off the mean of the patches.
     positions: "learned" or "sinusoidal" (2-D, fixed) are added to the patches, "rotary" (2-D) turns queries and keys.
     registers: tokens without a place in the image that patches may write to (Darcet et al., arXiv 2309.16588).
@@ -41,7 +43,7 @@ class ViT(nn.Module):
         image_height: int,
         image_width: int,
         patch_size: int,
-        stem: Literal["linear", "convolutional"],
+        stem: Literal["linear", "convolutional", "pooled"],
         pooling: Literal["cls", "mean"],
         positions: Literal["learned", "sinusoidal", "rotary"],
         registers: int,
@@ -62,7 +64,7 @@ class ViT(nn.Module):
         _check_rates(dropout=dropout, stochastic_depth=stochastic_depth)
         if registers < 0:
             raise UserError(f"model.registers={registers}; it must be at least 0")
-        _check_patches(patch_size, image_height, image_width, powers=stem == "convolutional")
+        _check_patches(patch_size, image_height, image_width, powers=stem != "linear")
         check_heads(width, heads, heads if kv_heads is None else kv_heads)
         self.image_size = image_height, image_width
         self.channels = channels
@@ -70,8 +72,7 @@ class ViT(nn.Module):
         self.grid = image_height // patch_size, image_width // patch_size  # rows and columns of patches
         patches = self.grid[0] * self.grid[1]
         self.prefix = (["CLS"] if pooling == "cls" else []) + [f"R{index}" for index in range(1, registers + 1)]
-        embedding = PatchEmbedding if stem == "linear" else PatchStem
-        self.embedding = embedding(channels=channels, patch_size=patch_size, width=width)
+        self.embedding = STEMS[stem](channels=channels, patch_size=patch_size, width=width)
         self.tokens = nn.Parameter(torch.randn(len(self.prefix), width) * 0.02) if self.prefix else None
         rotary = None
         if positions == "learned":
@@ -136,7 +137,7 @@ class ViT(nn.Module):
 
 def _check_options(*, stem: str, pooling: str, positions: str) -> None:
     for name, chosen, known in (
-        ("stem", stem, ("linear", "convolutional")),
+        ("stem", stem, tuple(STEMS)),
         ("pooling", pooling, ("cls", "mean")),
         ("positions", positions, ("learned", "sinusoidal", "rotary")),
     ):
@@ -164,6 +165,6 @@ def _check_patches(patch_size: int, height: int, width: int, *, powers: bool) ->
     if patch_size in fitting:
         return
     works = ", ".join(map(str, fitting))
-    why = "the convolutional stem needs a power of 2 that divides" if powers else "it does not divide"
+    why = "a stem of convolutions needs a power of 2 that divides" if powers else "it does not divide"
     works = f"what works: {works}" if works else "none works: use model.stem=linear"
     raise UserError(f"model.patch_size={patch_size}: {why} images of {height} x {width} pixels; {works}")
