@@ -1,12 +1,12 @@
 # Short names for everything a person does here; `make` alone lists them. GNU make 3.81 (macOS) is enough.
 #
 # args="..."   shell words that go to the script as Hydra overrides; the shell sees them, make does not expand them
-# input= run= path= resume= output=   free text and paths: neither make, the shell nor Hydra reads them; the
+# input= reference= run= path= resume= output=   free text and paths: neither make, the shell nor Hydra reads them; the
 #              scripts find them in the environment, byte for byte, as TRIPTYCH_INPUT, _RUN, _DATA_PATH, ...
 
 # make hands every variable of its command line to the recipes, and since 4.4 to $(shell) too, expanded: a
 # $(shell ...) in a text would run, a lone $( would stop make. So this stands before the first $(shell).
-unexport task args port input run path resume output
+unexport task args port input run path resume output reference
 MAKEOVERRIDES =
 
 VENV ?= .venv
@@ -98,9 +98,10 @@ $(eval $(call raw,run,RUN))
 $(eval $(call raw,path,DATA_PATH))
 $(eval $(call raw,resume,RESUME))
 $(eval $(call raw,output,OUTPUT))
+$(eval $(call raw,reference,REFERENCE))
 
 # make ignores a variable it has no use for: seed=3 would train with another seed and say nothing.
-known := task args port input run path resume output VENV PYTHON SHELL MAKEFLAGS MAKEOVERRIDES
+known := task args port input run path resume output reference VENV PYTHON SHELL MAKEFLAGS MAKEOVERRIDES
 unknown := $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifeq ($(MAKELEVEL),0)
 ifneq ($(unknown),)

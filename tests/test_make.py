@@ -56,7 +56,7 @@ def executable(path: Path, text: str) -> None:
 def outside(**extra: str) -> dict[str, str]:
     """The environment of a shell that knows nothing of the make, or of the settings, that run this test."""
     ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "TRIPTYCH_", "FAKE_", "VENV", "PYTHON")
-    own = {"task", "args", "port", "input", "run", "path", "resume", "output"}
+    own = {"task", "args", "port", "input", "run", "path", "resume", "output", "reference"}
     return {k: v for k, v in os.environ.items() if not k.startswith(ours) and k not in own} | extra
 
 
@@ -233,7 +233,7 @@ def test_bytes_that_are_no_text_arrive_too(ready: Path) -> None:
     assert seen(ready)[1]["TRIPTYCH_INPUT"] == b"\xff\xfe $("
 
 
-PATHS = {"run": "RUN", "path": "DATA_PATH", "resume": "RESUME", "output": "OUTPUT"}
+PATHS = {"run": "RUN", "path": "DATA_PATH", "resume": "RESUME", "output": "OUTPUT", "reference": "REFERENCE"}
 
 
 def test_paths_arrive_as_typed_all_at_once(ready: Path) -> None:

@@ -19,6 +19,7 @@ FROM_ENVIRONMENT = {
     "TRIPTYCH_DATA_PATH": "data.path",
     "TRIPTYCH_RESUME": "resume",
     "TRIPTYCH_OUTPUT": "output",
+    "TRIPTYCH_REFERENCE": "reference",
 }
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EIO}
 

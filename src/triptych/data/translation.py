@@ -171,6 +171,8 @@ class TranslationData(TaskData):
         for split in sources.SPLITS[1:]:
             known = sum(source in trained_on for source, _ in self.texts(split))
             parts += [f"of the {split} sources, {known:,} also in train"] if known else []
+        if (gold := self.gold("test")) is not None:
+            parts.append(f"{_sure_share(self.texts('test'), gold):.0%} of the test's target words have a sure link")
         return "; ".join(parts)
 
     def save(self, folder: Path) -> None:
@@ -275,6 +277,12 @@ def _check_links(row: Row, where: str) -> None:
             raise UserError(f'{where}, and "{link}" is no link: "0-2" is a sure and "1?3" a possible one')
         if int(match[1]) >= sizes[0] or int(match[2]) >= sizes[1]:
             raise UserError(f"{where}, and {link} leads out of its {sizes[0]} source and {sizes[1]} target words")
+
+
+def _sure_share(texts: Sequence[tuple[str, str]], gold: Sequence[str]) -> float:
+    """Share of the target words that a sure link leads to."""
+    linked = sum(len({link.partition("-")[2] for link in links.split() if "-" in link}) for links in gold)
+    return linked / sum(len(words(target)) for _, target in texts)
 
 
 def _counts(reasons: Counter[str]) -> str:
