@@ -238,7 +238,8 @@ class TranslationData(TaskData):
         count = min(count, len(chosen))
         for row in (chosen[index * len(chosen) // count] for index in range(count)):
             source, target = pairs.texts[row]
-            found.append(self._probe(source, target, pairs.batch(torch.tensor([row])), f"validation pair {row}"))
+            gold = pairs.gold[row] if pairs.gold is not None else None
+            found.append(self._probe(source, target, pairs.batch(torch.tensor([row])), f"validation pair {row}", gold))
         return found
 
     def pair(self, source: str, target: str | None) -> Probe:
@@ -246,13 +247,15 @@ class TranslationData(TaskData):
         batch = self.batch_of([source], None if target is None else [target])
         return self._probe(source, target or "", batch, spaced(source))
 
-    def _probe(self, source: str, target: str, batch: TranslationBatch, example: str) -> Probe:
+    def _probe(
+        self, source: str, target: str, batch: TranslationBatch, example: str, gold: str | None = None
+    ) -> Probe:
         """Labels of what the encoder reads ("source"), the decoder reads ("target"), and should answer ("output")."""
         read, written = (self.tokenizer.encode_words(text)[1] for text in (source, target))
         ids = {"source": batch.source, "target": batch.target, "output": batch.expected}
         labels = {stream: self.tokenizer.labels(tokens[0].tolist()) for stream, tokens in ids.items()}
         places = {"source": [*read, -1], "target": [-1, *written], "output": [*written, -1]}
-        return Probe(example, batch, labels, words=places)
+        return Probe(example, batch, labels, words=places, gold=gold)
 
 
 def _texts(rows: "Rows", ours: str, theirs: str, split: str) -> list[str]:
