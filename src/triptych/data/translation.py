@@ -247,9 +247,7 @@ class TranslationData(TaskData):
         batch = self.batch_of([source], None if target is None else [target])
         return self._probe(source, target or "", batch, spaced(source))
 
-    def _probe(
-        self, source: str, target: str, batch: TranslationBatch, example: str, gold: str | None = None
-    ) -> Probe:
+    def _probe(self, source: str, target: str, batch: TranslationBatch, example: str, gold: str | None = None) -> Probe:
         """Labels of what the encoder reads ("source"), the decoder reads ("target"), and should answer ("output")."""
         read, written = (self.tokenizer.encode_words(text)[1] for text in (source, target))
         ids = {"source": batch.source, "target": batch.target, "output": batch.expected}

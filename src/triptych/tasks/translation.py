@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.data.batches import Probe, TranslationBatch
@@ -17,6 +16,7 @@ from triptych.models.rnn_translator import RNNTranslator
 from triptych.models.search import Hypothesis, beam, check_options
 from triptych.models.translator import Translator
 from triptych.tasks.base import Task
+from triptych.tasks.losses import cross_entropy
 from triptych.tasks.translation_metrics import Scores, score
 
 TOGETHER = 128  # sentences translated at once; which ones changes nothing about the outcome
@@ -60,9 +60,8 @@ class TranslationTask(Task):
     def loss(self, answer: Tensor, batch: TranslationBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per real target token; smoothed in training only."""
         smoothing = self.label_smoothing if self.training else 0.0
-        logits, expected = answer.flatten(0, 1).float(), batch.expected.flatten()
-        loss = F.cross_entropy(logits, expected, ignore_index=PAD_ID, label_smoothing=smoothing)
-        return loss, batch.seen
+        logits, expected = answer.flatten(0, 1), batch.expected.flatten()
+        return cross_entropy(logits, expected, ignored=PAD_ID, label_smoothing=smoothing), batch.seen
 
     def evaluated(self, split: str, answer: Tensor, batch: TranslationBatch) -> None:
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
