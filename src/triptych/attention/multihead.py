@@ -99,7 +99,8 @@ class MultiHeadAttention(nn.Module):
     def _key_and_value(
         self, source: Float[Tensor, "B S C"], offset: int
     ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
-        return self._heads(*_project(source, self.key, self.value), offset)
+        key, value = _project(source, self.key, self.value)
+        return self._heads(key, value, offset)
 
     def _heads(
         self, key: Float[Tensor, "B S _"], value: Float[Tensor, "B S _"], offset: int

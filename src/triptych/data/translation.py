@@ -71,21 +71,22 @@ class TranslationData(TaskData):
         seed: int,
         workers: int,
     ) -> None:
-        columns = {ours: theirs for ours, theirs in columns.items() if theirs is not None}
+        named = {ours: theirs for ours, theirs in columns.items() if theirs is not None}
         super().__init__(
             source=source,
             path=path,
             config=config,
             revision=revision,
             files=files,
-            columns=columns,
+            columns=named,
             splits=splits,
             seed=seed,
             workers=workers,
         )
-        if set(columns) - {"alignment"} != {"source", "target"}:
-            named = ", ".join(columns) or "none"
-            raise UserError(f"data.columns must name source and target, and may name alignment, not: {named}")
+        if set(named) - {"alignment"} != {"source", "target"}:
+            raise UserError(
+                f"data.columns must name source and target, and may name alignment, not: {', '.join(named) or 'none'}"
+            )
         if longest < 2:
             raise UserError(f"data.longest={longest}; it must be at least 2: a token and the end token")
         if ratio < 1:

@@ -70,17 +70,18 @@ class LengthTable(Callback):
 
 def table(runs: Sequence[tuple[str, RunFolder]]) -> Table:
     """Names and finished runs as a table: BLEU and the share of exact matches on test, by length and in all."""
-    shown = Table(title="test BLEU (exact matches) by words of the source")
-    shown.add_column("model")
+    shown = Table(title="test BLEU (exact matches) by words of the source", show_lines=True)
+    shown.add_column("model, parameters, fit")
     measured = [(name, run, by_length(run.answers())) for name, run in runs]
     for group in measured[0][2]:
-        shown.add_column(f"{group.shortest} to {group.longest}\n{group.sentences:,} pairs", justify="right")
-    for column in ("all", "parameters", "fit"):
-        shown.add_column(column, justify="right")
+        several = f"{group.shortest} to {group.longest}" if group.shortest < group.longest else f"{group.longest}"
+        shown.add_column(f"{several}\n{group.sentences:,} pairs", justify="right")
+    shown.add_column("all", justify="right")
     for name, run, groups in measured:
         summary = run.summary()
         metrics = summary["metrics"]
-        cells = [f"{group.bleu:.1f} ({group.exact_match:.1%})" for group in groups]
-        whole = f"{metrics['test/bleu']:.1f} ({metrics['test/exact_match']:.1%})"
-        shown.add_row(name, *cells, whole, f"{summary['parameters']:,}", f"{summary['fit_seconds']:.0f} s")
+        cells = [f"{group.bleu:.1f}\n({group.exact_match:.1%})" for group in groups]
+        whole = f"{metrics['test/bleu']:.1f}\n({metrics['test/exact_match']:.1%})"
+        costs = f"{summary['parameters'] / 1e6:.1f} M, {summary['fit_seconds']:.0f} s"
+        shown.add_row(f"{name}\n{costs}", *cells, whole)
     return shown
