@@ -9,6 +9,7 @@ them; the third is not, so only ``naive`` can.
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from triptych.attention.shapes import Float, Tensor
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """One number for each query and key; heads share what it learns.
 
     description: the score in words, for maps. as_dot_product: whether ``query_for_dot_product`` exists.
@@ -27,13 +28,16 @@ class Score(nn.Module):
     description: ClassVar[str]
     as_dot_product: ClassVar[bool]
 
+    @abstractmethod
     def forward(self, query: Float[Tensor, "B H T D"], key: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H T S"]:
         """Scores before softmax, before any mask."""
-        raise NotImplementedError
 
     def query_for_dot_product(self, query: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T D"]:
-        """The query whose scaled dot products are this score of ``query``, for kernels that know only those."""
-        raise NotImplementedError
+        """The query whose scaled dot products are this score of ``query``, for kernels that know only those.
+
+        Raises ValueError for a score that is none.
+        """
+        raise ValueError(f"{self.description} is no dot product of another query")
 
 
 class Dot(Score):
