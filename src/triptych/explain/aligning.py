@@ -89,13 +89,17 @@ def best_of(table: AlignmentTable) -> TableRow | None:
     return table.best() or table[Choice(last, "output", "mean")]
 
 
-def choose(task: TranslationTask, data: TranslationData) -> tuple[Choice, str] | None:
+def choose(
+    task: TranslationTask, data: TranslationData, validation: AlignmentTable | None = None
+) -> tuple[Choice, str] | None:
     """Where to read alignments, and in words why there; None for a model without cross-attention.
+
+    validation: the table of that split, where it has been made already.
 
     Against the known alignments of validation where there are some. Otherwise against what masking does: see
     ``masked_links``, of ``MASKED`` validation pairs.
     """
-    table = table_of(task, data, "validation")
+    table = table_of(task, data, "validation") if validation is None else validation
     if best := table.best():
         return best.choice, "lowest error rate on validation"
     table = table_of(task, data, "validation", MASKED, against=partial(masked_links, task))
@@ -164,13 +168,13 @@ class Aligning(pl.Callback):
 
     def measure(self, task: TranslationTask, data: TranslationData) -> tuple[dict[str, float], dict[str, str]]:
         """Figures of validation and test, where the choice is made on validation; and that choice in words."""
-        found = choose(task, data)
+        validation = table_of(task, data, "validation")
+        found = choose(task, data, validation)
         if found is None:
             return {}, {}
         self._choice, how = found
-        numbers: dict[str, float] = {}
-        for split, short in (("validation", "val"), ("test", "test")):
-            numbers.update(figures(table_of(task, data, split)[self._choice], short))
+        test = table_of(task, data, "test")
+        numbers = {**figures(validation[self._choice], "val"), **figures(test[self._choice], "test")}
         return numbers, {"alignment": f"{self._choice} ({how})"}
 
     def conclude(
