@@ -5,10 +5,10 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -156,7 +156,10 @@ def batches(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
 
 
 def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
-    """A step of our vision transformer (6 layers, width 192, 64 + 1 tokens, 128 images) against vit-pytorch's."""
+    """A step of our vision transformer (6 layers, width 192, 64 + 1 tokens, 128 images) against vit-pytorch's.
+
+    Both eager, then both compiled.
+    """
     try:
         from vit_pytorch import ViT as Theirs
     except ImportError as error:
@@ -186,8 +189,10 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
     sizes = {"dim": 192, "depth": 6, "heads": 6, "dim_head": 32, "mlp_dim": 768}
     theirs = Theirs(image_size=32, patch_size=4, num_classes=10, channels=3, **sizes)
 
-    def stepper(model: nn.Module, dtype: torch.dtype) -> Callable[[], None]:
+    def stepper(model: nn.Module, dtype: torch.dtype, compiled: bool) -> Callable[[], None]:
         model = model.to(device).train()
+        if compiled:
+            model = cast(nn.Module, torch.compile(model))
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
         def step() -> None:
@@ -200,10 +205,10 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
         return step
 
     rows = []
-    for dtype in (torch.float32, torch.bfloat16):
-        pair = stepper(ours, dtype), stepper(theirs, dtype)
-        milliseconds = _paired(*pair, config.repeats, device, calls=1, warm_up=1)
-        name = str(dtype).removeprefix("torch.")
+    for compiled, dtype in product((False, True), (torch.float32, torch.bfloat16)):
+        pair = stepper(ours, dtype, compiled), stepper(theirs, dtype, compiled)
+        milliseconds = _paired(*pair, config.repeats, device, calls=1, warm_up=2)
+        name = f"{str(dtype).removeprefix('torch.')}, {'compiled' if compiled else 'eager'}"
         rows.append(_row(f"ViT, {name}", milliseconds[0], f"vit-pytorch, {name}", milliseconds[1]))
     return rows
 

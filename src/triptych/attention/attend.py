@@ -73,6 +73,22 @@ class Attend(nn.Module):
             return attend(query, key, value, mask)
         return attend(query, key, value, mask, self.score_mod)
 
+    def weights_and_scores(
+        self, query: Float[Tensor, "B H T D"], key: Float[Tensor, "B G S D"], mask: AttentionMask
+    ) -> tuple[Float[Tensor, "B H T S"], Float[Tensor, "B H T S"] | None]:
+        """What multiplies the values, and the scores before softmax where there are such: computed anew, for maps."""
+        score = naive.scores(query, key, mask, self.score_mod, self.score)
+        return naive.softmax(score), score
+
+    def describe(self) -> str:
+        """How weights come about, in words, for maps."""
+        score = "scaled dot product" if self.score is None else self.score.description
+        return score + (f", then {getattr(self.score_mod, '__name__', self.score_mod)}" if self.score_mod else "")
+
+    def check_switch(self, backend: str) -> None:
+        """Raise UserError unless ``backend`` can compute this attention."""
+        check_backend(backend, self.score_mod, score=self.score)
+
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> str:
         """Name of what computes these inputs, for the record: the fused kernel's under flash, else the backend's."""
         return flash.kernel(query, key, value, mask) if self.backend == "flash" else self.backend
@@ -102,7 +118,7 @@ def set_backend(model: nn.Module, backend: str) -> None:
     """Switch every Attend of a built or loaded model. All or none: raises UserError before any is changed."""
     sites = [module for module in model.modules() if isinstance(module, Attend)]
     for site in sites:
-        check_backend(backend, site.score_mod, score=site.score)
+        site.check_switch(backend)
     for site in sites:
         site.backend = backend
         site.implementation = None if backend != "flash" else site.implementation

@@ -35,7 +35,7 @@ def scores(
     """Scaled dot products (or ``score``) before softmax; ``-inf`` where the mask forbids. At least float32."""
     B, H, T, D = query.shape
     S = key.shape[2]
-    query, key = _wide(query), _per_query_head(_wide(key), H)
+    query, key = wide(query), per_query_head(wide(key), H)
     with torch.autocast(query.device.type, enabled=False):
         met = query @ key.transpose(-2, -1) / math.sqrt(D) if score is None else score(query, key)
     if score_mod is not None:
@@ -58,7 +58,7 @@ def softmax(score: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
 
 def weigh(weights: Float[Tensor, "B H T S"], value: Float[Tensor, "B G S D"]) -> Float[Tensor, "B H T D"]:
     """Context: the values, summed with the weights."""
-    value = _per_query_head(_wide(value), weights.shape[1])
+    value = per_query_head(wide(value), weights.shape[1])
     with torch.autocast(value.device.type, enabled=False):
         return weights @ value
 
@@ -75,11 +75,12 @@ def attend(
     return weigh(softmax(scores(query, key, mask, score_mod, score)), value).to(query.dtype)
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
+    """At least float32."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _per_query_head(tensor: Tensor, heads: int) -> Tensor:
+def per_query_head(tensor: Tensor, heads: int) -> Tensor:
     """Repeat each key/value head for the H/G query heads that share it (grouped queries, arXiv 2305.13245)."""
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)

@@ -31,8 +31,8 @@ class CaptureError(RuntimeError):
 class Captured:
     """One attention operation as it ran on one batch.
 
-    ``weights`` are after softmax, ``scores`` before it (None unless asked for), both for the chosen heads, in the
-    order of ``heads``. Padding is still there: ``example`` cuts it away.
+    ``weights`` are after softmax, ``scores`` before it (None unless asked for, and where the attention has none), both
+    for the chosen heads, in the order of ``heads``. Padding is still there: ``example`` cuts it away.
     """
 
     site: str
@@ -91,6 +91,11 @@ def sites(model: nn.Module) -> list[Site]:
             found.append(Site(name, counts.get(stack, 0), module))
             counts[stack] = counts.get(stack, 0) + 1
     return found
+
+
+def backends(model: nn.Module) -> str:
+    """What computes the model's attention, in words: "flash"; "none" for a model that has none."""
+    return ", ".join(sorted({site.module.backend for site in sites(model)})) or "none"
 
 
 def choose_sites(model: nn.Module, layers: Sequence[int | str] | None) -> list[Site]:
@@ -176,7 +181,7 @@ def intervene(
             nonlocal ran
             ran = True
             query, key, value, mask = _inputs(args)
-            weights = naive.softmax(naive.scores(query, key, mask, module.score_mod, module.score))
+            weights, _ = module.weights_and_scores(query, key, mask)
             chosen = list(choose_heads(weights.shape[1], heads))
             edited = edit(weights[:, chosen], site)
             if edited.shape != weights[:, chosen].shape:
@@ -229,8 +234,7 @@ def _observe(
         query, key, value, mask = _inputs(args)
         chosen = choose_heads(query.shape[1], heads)
         with torch.set_grad_enabled(grad):
-            score = naive.scores(query, key, mask, module.score_mod, module.score)
-            weights = naive.softmax(score)
+            weights, score = module.weights_and_scores(query, key, mask)
             if grad and weights.requires_grad:
                 weights.retain_grad()
             recomputed = naive.weigh(weights, value)
@@ -241,11 +245,11 @@ def _observe(
             kind=module.kind,
             heads=chosen,
             weights=weights if grad else weights[:, list(chosen)],
-            scores=score[:, list(chosen)] if scores else None,
+            scores=score[:, list(chosen)] if scores and score is not None else None,
             mask=mask,
             backend=module.backend,
             kernel=module.kernel(query, key, value, mask),
-            score=_describe_score(module),
+            score=module.describe(),
             error=error,
         )
         return recomputed.to(context.dtype) if grad else None
@@ -257,12 +261,6 @@ def _inputs(args: tuple) -> tuple[Tensor, Tensor, Tensor, AttentionMask]:
     query, key, value, mask = args
     key, value = mask.silence(key, value, query.shape[2])
     return query, key, value, mask
-
-
-def _describe_score(module: Attend) -> str:
-    changed = module.score_mod
-    score = "scaled dot product" if module.score is None else module.score.description
-    return score + (f", then {getattr(changed, '__name__', changed)}" if changed else "")
 
 
 def _difference(recomputed: Tensor, context: Tensor, site: Site) -> float:

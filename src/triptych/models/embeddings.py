@@ -5,6 +5,7 @@ from torch import nn
 
 from triptych.attention.shapes import Float, Int, Tensor
 from triptych.errors import UserError
+from triptych.models.cbam import ChannelThenSpace
 
 
 class TokenEmbedding(nn.Module):
@@ -82,6 +83,14 @@ class PooledStem(nn.Module):
     def forward(self, images: Float[Tensor, "B c h w"]) -> Float[Tensor, "B P C"]:
         """Vectors of the patches, row by row from the upper left."""
         return self.layers(images).flatten(2).transpose(1, 2)
+
+
+class AttendedStem(PooledStem):
+    """The pooled stem, whose last features attend over their channels and places before they become patches."""
+
+    def __init__(self, *, channels: int, patch_size: int, width: int) -> None:
+        super().__init__(channels=channels, patch_size=patch_size, width=width)
+        self.layers.append(ChannelThenSpace(channels=width))
 
 
 def sinusoidal_2d(grid: tuple[int, int], width: int, base: float = 10_000.0) -> Float[Tensor, "P C"]:

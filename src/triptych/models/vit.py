@@ -12,9 +12,9 @@ from triptych.attention.rotary import Rotary2d
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 from triptych.models.blocks import Activation, Block, FeedForward, initialise
-from triptych.models.embeddings import PatchEmbedding, PatchStem, PooledStem, sinusoidal_2d
+from triptych.models.embeddings import AttendedStem, PatchEmbedding, PatchStem, PooledStem, sinusoidal_2d
 
-STEMS = {"linear": PatchEmbedding, "convolutional": PatchStem, "pooled": PooledStem}
+STEMS = {"linear": PatchEmbedding, "convolutional": PatchStem, "pooled": PooledStem, "attended": AttendedStem}
 
 
 class ViT(nn.Module):
@@ -22,7 +22,8 @@ class ViT(nn.Module):
 
     classes, channels, image_height, image_width: of the data, in pixels. patch_size: side of a patch in pixels.
     stem: how a patch becomes a vector: "linear" (one map of its pixels), "convolutional" (3 x 3 convolutions of stride
-        2, Xiao et al., arXiv 2106.14881) or "pooled" (3 x 3 convolutions, then maxima, arXiv 2104.05704).
+        2, Xiao et al., arXiv 2106.14881), "pooled" (3 x 3 convolutions, then maxima, arXiv 2104.05704), or "attended"
+        (the same, then attention over channels and places, arXiv 1807.06521).
     pooling: "cls" reads the answer off a token of its own, "mean" off the mean of the patches.
     positions: "learned" or "sinusoidal" (2-D, fixed) are added to the patches, "rotary" (2-D) turns queries and keys.
     registers: tokens without a place in the image that patches may write to (Darcet et al., arXiv 2309.16588).
@@ -43,7 +44,7 @@ class ViT(nn.Module):
         image_height: int,
         image_width: int,
         patch_size: int,
-        stem: Literal["linear", "convolutional", "pooled"],
+        stem: Literal["linear", "convolutional", "pooled", "attended"],
         pooling: Literal["cls", "mean"],
         positions: Literal["learned", "sinusoidal", "rotary"],
         registers: int,
