@@ -16,6 +16,7 @@ import torch
 from browser import CHROMIUM, needs_chromium
 
 from triptych.dashboards import map_data, report
+from triptych.dashboards.page import plotly
 from triptych.errors import UserError
 from triptych.maps.labels import label
 from triptych.maps.record import MapRecord, save
@@ -155,7 +156,7 @@ def test_the_page_is_one_file_of_bounded_size_that_asks_for_nothing(run: Path) -
     assert path.stat().st_size < report.LIMIT
     assert [file.name for file in run.iterdir() if "partial" in file.name] == []
     assert page.count("* plotly.js v") == 1
-    without_plotly = page.replace(report._plotly(), "")
+    without_plotly = page.replace(plotly(), "")
     assert not re.search(r"(src|href)\s*=|https?://|url\((?!#)|@import", without_plotly)
     assert "default-src 'none'" in page
 
@@ -218,8 +219,8 @@ def hostile(run: Path) -> Path:
 
 def test_markup_in_data_stays_text(hostile: Path) -> None:
     page = report.write(hostile).read_text(encoding="utf-8")
-    assert "<img" not in page.replace(report._plotly(), "")
-    assert page.count("</script>") == 4  # the page's own: two with data, two with code
+    assert "<img" not in page.replace(plotly(), "")
+    assert page.count("</script>") == 2 + 1 + len(report.SCRIPTS)  # the page's own: two with data, the rest code
     assert html.escape(HOSTILE) in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
     data = island(page, "map-data")
     assert data["records"][0]["example"] == HOSTILE

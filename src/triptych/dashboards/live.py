@@ -11,6 +11,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from triptych import processes
 from triptych.tasks.base import Task
 
 FIRST_STEPS = 20  # warm-up, left out of the speed
@@ -38,7 +39,8 @@ class Live(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         # A resumed run's next row is the same mean as an uninterrupted run's.
-        return {"loss_sum": None if self._loss_sum is None else float(self._loss_sum), "losses": self._losses}
+        loss_sum = None if self._loss_sum is None else float(processes.mean(self._loss_sum))
+        return {"loss_sum": loss_sum, "losses": self._losses}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         loss_sum = state_dict["loss_sum"]
@@ -91,7 +93,8 @@ class Live(pl.Callback):
             return
         if self._previous is not None:
             self._intervals.append(now - self._previous)
-            self._seen.append(batch.seen * trainer.accumulate_grad_batches)
+            seen = batch.seen if batch.whole is None else batch.whole
+            self._seen.append(seen * trainer.accumulate_grad_batches)
         self._previous, self._previous_step = now, step
         if step % self.log_every == 0:
             assert isinstance(pl_module, Task)
@@ -102,7 +105,7 @@ class Live(pl.Callback):
 
     def _log(self, trainer: pl.Trainer, task: Task, step: int) -> None:
         assert self._loss_sum is not None
-        self._shown_loss = float(self._loss_sum) / self._losses
+        self._shown_loss = float(processes.mean(self._loss_sum)) / self._losses
         self._loss_sum, self._losses = None, 0
         row = {
             "train/loss": self._shown_loss,

@@ -9,6 +9,7 @@ import base64
 import io
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,60 @@ def pack(folder: Path, budget: int, notes: list[str]) -> dict[str, Any] | None:
             moments.append([_entry(record, labels, masks, pictures) for record in load(path)])
         except Exception as error:  # whatever is wrong with one file, the page still comes out
             notes.append(f"maps/{path.name} could not be read ({type(error).__name__}).")
-    tables = {
+    tables = _tables(labels, masks, pictures)
+    room = budget - len(json.dumps(tables)) - 40
+    entries = _fitting([moment for moment in moments if moment], room, notes)
+    return {"records": entries, **tables} if entries else None
+
+
+def pack_runs(folders: Sequence[Path], budget: int, notes: list[str]) -> dict[str, Any] | None:
+    """The last moment in each run's folder of maps, weights alone, as at most ``budget`` bytes; None without maps.
+
+    A record's ``run`` says which folder it is from. Where there is too little room, later examples go first, then
+    the maps of the last folders; ``notes`` says so.
+    """
+    labels: dict[tuple[str, ...], int] = {}
+    masks: dict[str, int] = {}
+    pictures: dict[str, int] = {}
+    parts: dict[tuple[int, int], list[_Entry]] = {}  # by place of the example in its run, then by run
+    for run, folder in enumerate(folders):
+        records: list[MapRecord] = []
+        for path in sorted(folder.glob("step-*.safetensors"), reverse=True):
+            try:
+                records = load(path)
+                break
+            except Exception:  # a killed run may have left its last moment without its second file: the one before
+                notes.append(f"{path} could not be read; an earlier moment of that run is shown.")
+        examples = list(dict.fromkeys(record.example for record in records))
+        for record in records:
+            entry = {**_entry(record, labels, masks, pictures), "scores": None, "run": run}
+            parts.setdefault((examples.index(record.example), run), []).append(entry)
+    tables = _tables(labels, masks, pictures)
+    room = budget - len(json.dumps(tables)) - 40
+    kept: list[_Entry] = []
+    for key in sorted(parts):
+        size = sum(len(json.dumps(entry)) + 2 for entry in parts[key])
+        if size > room:
+            break
+        room -= size
+        kept += parts.pop(key)
+    if parts:
+        runs = len({entry["run"] for entry in kept})
+        of = len({run for _, run in parts} | {entry["run"] for entry in kept})
+        notes.append(
+            f"To keep this page small it holds maps of {runs} of {of} runs, and not of every example; all are in the "
+            "runs' own reports."
+        )
+    return {"records": kept, **tables} if kept else None
+
+
+def _tables(labels: dict[tuple[str, ...], int], masks: dict[str, int], pictures: dict[str, int]) -> dict[str, Any]:
+    """What entries refer to by index."""
+    return {
         "labels": [[label(token) for token in tokens] for tokens in labels],
         "masks": list(masks),
         "pictures": list(pictures),
     }
-    room = budget - len(json.dumps(tables)) - 40
-    entries = _fitting([moment for moment in moments if moment], room, notes)
-    return {"records": entries, **tables} if entries else None
 
 
 def _fitting(moments: list[list[_Entry]], room: int, notes: list[str]) -> list[_Entry]:

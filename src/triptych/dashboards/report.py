@@ -1,51 +1,38 @@
 """The run's own page, report.html: one file that opens offline, rebuilt from the run folder alone."""
 
-import base64
-import contextlib
-import hashlib
-import json
-import os
-from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from triptych.dashboards import count_tables, map_data
-from triptych.dashboards.run_folder import read_config, read_curves, read_samples, read_summary, read_tables
+from triptych.dashboards import count_tables, explanations, final_metrics, head_data, map_data
+from triptych.dashboards.page import LIMIT, island, render, write_whole
+from triptych.dashboards.run_folder import (
+    read_alignments,
+    read_config,
+    read_curves,
+    read_samples,
+    read_summary,
+    read_tables,
+)
 from triptych.errors import UserError
 
-LIMIT = 8_000_000  # bytes of the whole page; plotly.js alone is 4.8 million
+SCRIPTS = (
+    "page.js",
+    "curves.js",
+    "patches.js",
+    "maps.js",
+    "explanations.js",
+    "heads.js",
+)  # in this order, after plotly.js
+STYLES = ("report.css", "explanations.css")
+_EXPLAINED = 1_500_000  # bytes of them that explained examples may take
 
 _TASKS = {
     "charlm": "Character language model",
     "translation": "Translator",
     "vit": "Vision transformer",
-}
-_MEANINGS = {
-    "loss": "cross-entropy in nats, lower is better",
-    "bits_per_character": "lower is better",
-    "bpc": "bits per character, lower is better",
-    "accuracy": "share of right answers, higher is better",
-    "top5_accuracy": "share of images whose class is among the five likeliest",
-    "calibration_error": "mean gap between confidence and accuracy, lower is better",
-    "perplexity": "exponential of the loss, lower is better",
-    "bleu": "0 to 100, higher is better",
-    "bleu_lowercase": "BLEU of lower-cased words",
-    "bleu_all_references": "each distinct source once, against all of its references",
-    "chrf": "0 to 100, higher is better",
-    "exact_match": "share of translations that are their reference",
-    "aer": "alignment error rate, lower is better",
-    "alignment_precision": "share of the linked words whose link is possible",
-    "alignment_recall": "share of the sure links that were found",
-    "alignment_entropy": "of a target word's weights over the source's words, in nats",
-    "relative_entropy": "the same as a share of the most there can be",
-    "diagonality": "1: target and source words stand at the same relative places",
-    "monotonicity": "share of steps to the next target word that do not go back in the source",
-    "coverage": "sum of log min(attention a source word got, 1); 0: every word got its share",
 }
 
 
@@ -58,93 +45,62 @@ def write(run_folder: Path | str) -> Path:
     if not folder.is_dir():
         raise UserError(f"There is no run folder {folder}: give the path of a folder that a training run made.")
     path = folder / "report.html"
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    page = build(folder)
-    try:
-        temporary.write_bytes(page)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise UserError(f"The report could not be written to {path}: {error.strerror}.") from error
+    write_whole(path, build(folder), "The report")
     return path
 
 
 def build(folder: Path) -> bytes:
     """The page of a run folder, at most ``LIMIT`` bytes where maps are what makes it large."""
     notes: list[str] = []
-    summary = read_summary(folder, notes)
+    run, place = _run_of(folder)
+    summary = read_summary(run, notes)
     samples = read_samples(folder, notes)
     tables = [count_tables.prepare(table) for table in read_tables(folder, notes)]
     drawn = [table.drawn for table in tables if table.drawn]
+    curves = read_curves(folder, notes) if folder == run else []
+    explained = explanations.read(folder, notes, _EXPLAINED)
+    heads = head_data.read(folder, notes)
+    measured = _mapping(summary.get("metrics")) if folder == run else {}
+    metrics, others = final_metrics.rows(measured, final_metrics.read_seeds(folder, notes))
     content = {
-        "name": folder.resolve().name,
+        "name": place,
+        "place": f"runs/{summary.get('task') or 'TASK'}/{run.resolve().name}",
+        "task": str(summary.get("task")),
         "title": _TASKS.get(str(summary.get("task")), str(summary.get("task") or "Training run")),
         "status": str(summary.get("status") or "unknown"),
         "data": _mapping(summary.get("data")),
         "facts": _facts(summary),
         "versions": _mapping(summary.get("versions")),
-        "metrics": _metrics(_mapping(summary.get("metrics"))),
+        "metrics": metrics,
+        "other_metrics": others,
         "how": [(str(name), str(note)) for name, note in _mapping(summary.get("notes")).items()],
+        "alignments": read_alignments(folder, notes),
         "tables": tables,
-        "table_data": _island(drawn) if drawn else None,
+        "table_data": island(drawn) if drawn else None,
         "samples": [(step, list(group)) for step, group in groupby(samples, key=lambda sample: sample.step)],
         "config": read_config(folder),
-        "curves": _island([vars(curve) for curve in read_curves(folder, notes)]),
+        "curves": island([vars(curve) for curve in curves]),
+        "explained": explained,
+        "explained_data": island(explained.results) if explained and explained.results else None,
+        "heads": heads,
+        "heads_data": island(heads.moments) if heads else None,
         "notes": notes,
     }
     without = _render(content, maps=None)
     maps = map_data.pack(folder / "maps", LIMIT - len(without) - 2000, notes)
-    return _render(content, maps=_island(maps)) if maps else _render(content, maps=None)
+    return _render(content, maps=island(maps)) if maps else _render(content, maps=None)
 
 
 def _render(content: dict[str, Any], maps: Markup | None) -> bytes:
-    scripts = {
-        "plotly": _plotly(),
-        "viewer": Markup(_asset("report.js")),
-        "style": Markup(_asset("report.css")),
-    }
-    # The page may hold text from anywhere. Escaping is the first wall, this policy the second: no script but
-    # these two runs, and nothing is fetched.
-    hashes = " ".join(f"'sha256-{_sha256(scripts[name])}'" for name in ("plotly", "viewer"))
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    text = _template().render(**content, **scripts, maps=maps, policy=Markup(policy))
-    return text.encode("utf-8", errors="replace")  # a lone surrogate in a text must not cost the page
+    return render("report.html.j2", {**content, "maps": maps}, scripts=SCRIPTS, styles=STYLES)
 
 
-def _island(data: Any) -> Markup:
-    """JSON that is safe inside <script type="application/json">; ASCII, so U+2028/9 are escaped as well."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
-
-
-@cache
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("triptych.dashboards", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")
-
-
-@cache
-def _plotly() -> Markup:
-    from plotly.offline import get_plotlyjs  # 5 MB of text: only when a page is written
-
-    return Markup(get_plotlyjs())
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("triptych.dashboards").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+def _run_of(folder: Path) -> tuple[Path, str]:
+    """The run that a folder is, or is an explanation of (RUN/explanations/NAME); and what the page calls it."""
+    whole = folder.resolve()
+    if whole.parent.name == "explanations" and (folder / explanations.FILE).is_file():
+        return whole.parent.parent, f"{whole.parent.parent.name} · explanation {whole.name}"
+    return folder, whole.name
 
 
 def _mapping(found: Any) -> dict[str, Any]:
@@ -169,17 +125,6 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         )
         if shown
     ]
-
-
-def _metrics(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(name, value, meaning): test first, then validation, then what else was measured."""
-    order = {"test": 0, "val": 1, "train": 2}
-    rows = []
-    for name in sorted(metrics, key=lambda name: (order.get(name.split("/")[0], 3), name)):
-        value = metrics[name]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        rows.append((name, f"{value:#.4g}" if number else str(value), _MEANINGS.get(name.split("/", 1)[-1], "")))
-    return rows
 
 
 def _whole(number: Any) -> str:

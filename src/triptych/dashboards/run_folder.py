@@ -74,8 +74,8 @@ def read_config(folder: Path) -> str:
         return ""
 
 
-def read_curves(folder: Path, notes: list[str]) -> list[Curve]:
-    """The columns of metrics.csv; its rows are sparse, each holds what was logged together."""
+def read_curves(folder: Path, notes: list[str], most: int = _POINTS) -> list[Curve]:
+    """The columns of metrics.csv, each as at most ``most`` points; its rows are sparse: what was logged together."""
     rows: list[dict[str, float]] = []
     dropped = 0
     try:
@@ -102,7 +102,7 @@ def read_curves(folder: Path, notes: list[str]) -> list[Curve]:
         if name in ("step", "epoch", clock) or name.startswith("test/"):  # tested once: no curve
             continue
         points = [(row["step"], row[name]) for row in rows if name in row]
-        kept = _spread(len(points), _POINTS)
+        kept = _spread(len(points), most)
         steps = [points[i][0] for i in kept]
         values = [float(f"{points[i][1]:.6g}") if math.isfinite(points[i][1]) else None for i in kept]
         # validation rows carry no time of their own: read it off the training rows around them
@@ -154,6 +154,20 @@ def read_tables(folder: Path, notes: list[str]) -> list[Counts]:
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             notes.append(f"{path.name} could not be read ({type(error).__name__}).")
     return found
+
+
+def read_alignments(folder: Path, notes: list[str]) -> tuple[list[str], list[list[str]]] | None:
+    """alignment.csv, a translator's figures by layer, row and heads: what columns hold, and rows; None without it."""
+    try:
+        lines = list(csv.reader((folder / "alignment.csv").read_text(encoding="utf-8").splitlines()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, csv.Error) as error:
+        notes.append(f"alignment.csv could not be read ({type(error).__name__}).")
+        return None
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
+    said = [at for at, name in enumerate(header) if any(row[at : at + 1] not in ([], [""]) for row in rows)]
+    return [header[at] for at in said], [[row[at] for at in said if at < len(row)] for row in rows]
 
 
 def _number(cell: Any) -> float | None:

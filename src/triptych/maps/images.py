@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from triptych.explain.heads import patch_distance
 from triptych.maps.record import MapRecord
 from triptych.maps.render import Page, Picture
 
@@ -47,21 +48,16 @@ def patch_weights(record: MapRecord, query: int | None = None) -> Tensor:
 def attention_distance(record: MapRecord) -> Tensor:
     """Mean distance of each head (H), in patches, from a patch to what it attends to: centre to centre, Euclidean.
 
-    ``mean_i sum_j A_ij |p_i - p_j|`` over patches i, with the weights among patches brought to sum to 1 (prefix tokens
-    have no place): the figure of Dosovitskiy et al., arXiv 2010.11929, appendix D.7, for one image.
+    See ``heads.patch_distance``; prefix tokens have no place and are left out.
     """
-    rows, columns = _grid(record)
-    prefix = _prefix(record)
-    place = torch.cartesian_prod(torch.arange(rows, dtype=torch.float64), torch.arange(columns, dtype=torch.float64))
-    among = record.weights.detach().double().cpu()[:, prefix:, prefix:]
-    among = among / among.sum(-1, keepdim=True).clamp(min=1e-12)
-    return (among * torch.cdist(place, place)).sum(-1).mean(-1)
+    return patch_distance(record.weights.detach().double().cpu()[None], _grid(record))[0]
 
 
 def overlay(picture: Tensor, weights: Tensor, side: int, top: float, chosen: tuple[int, int] | None = None) -> Picture:
     """One map over its picture (uint8, height width 3), about ``side`` px long.
 
-    picture: H W 1 or H W 3, bytes. weights: rows columns. top: the weight that leaves a patch as bright as it is.
+    picture: H W 1 or H W 3, bytes. weights: rows columns. top: the weight that leaves a patch as bright as it is. What
+    is below 0 (attributions, never weights) shines cold.
     chosen: row and column of a patch to frame.
     """
     rows, columns = weights.shape
@@ -240,15 +236,17 @@ def _reading(record: MapRecord, query: int | None, maps: Tensor) -> str:
 
 
 def _share(weights: Tensor, top: float) -> npt.NDArray[np.float32]:
-    """Weights as shares of the top of the scale, 0 to 1; what is no number is 0."""
+    """Weights as shares of the top of the scale, -1 to 1; what is no number is 0."""
     finite = np.nan_to_num(weights.float().numpy(), nan=0.0, posinf=top, neginf=0.0)
-    return np.clip(finite / top, 0, 1).astype(np.float32)
+    return np.clip(finite / top, -1, 1).astype(np.float32)
 
 
 def _shine(pixels: npt.NDArray[np.float32], share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Pixels H W 3 in the light of ``share`` (H W): dim where it is 0, coloured and bright where it is 1."""
-    ramp = _ramp()[(share * 255).astype(int)]
-    return pixels * (0.2 + 0.3 * share[..., None]) + 0.58 * ramp
+    """Pixels H W 3 in the light of ``share`` (H W): dim where it is 0, bright and warm at 1, bright and cold at -1."""
+    size = np.abs(share)
+    light = _ramp()[(size * 255).astype(int)]
+    light = np.where(share[..., None] < 0, light[..., ::-1], light)  # red and blue exchanged
+    return pixels * (0.2 + 0.3 * size[..., None]) + 0.58 * light
 
 
 @cache

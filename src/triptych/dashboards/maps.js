@@ -1,149 +1,15 @@
-// The report's viewer: draws the learning curves and the attention maps from the JSON that the page carries.
+// The viewer of attention maps: pickers, the map, patches over a picture, a row as text, and what the map is.
 "use strict";
 (() => {
-  const $ = (id) => document.getElementById(id);
-  const read = (id) => ($(id) ? JSON.parse($(id).textContent) : null);
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const stops = (name) => css(name).split(",").map((stop) => stop.trim().split(/\s+/)).map(([at, c]) => [Number(at), c]);
-  // Plotly reads a subset of HTML in its texts: what comes from data must not be taken for markup there.
-  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showTips: false };
-  const layoutBase = () => ({
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, color: css("--soft"), size: 12 },
-    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink") } },
-  });
-  const option = (value, text) => {
-    const made = document.createElement("option");
-    made.value = value;
-    made.textContent = text;
-    return made;
-  };
-
-  // ---------------------------------------------------------------- learning curves
-  const curves = read("curve-data") || [];
-  // "train/loss", "val/loss", "train/loss_step": one picture per last word, one line per column
-  const family = (name) => name.split("/").pop().replace(/_(step|epoch)$/, "");
-  const families = [...new Set(curves.map((curve) => family(curve.name)))];
-  families.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
-
-  function drawCurves() {
-    const chosen = curves.filter((curve) => family(curve.name) === $("pick-metric").value);
-    const axis = $("pick-axis").value;
-    const traces = chosen.map((curve, i) => {
-      const often = curve.values.length > 60;
-      return {
-        type: "scatter",
-        mode: often ? "lines" : "lines+markers",
-        name: plain(curve.name),
-        x: curve[axis] || curve.steps,
-        y: curve.values,
-        line: { color: css(`--series-${i % 4}`), width: often ? 1.4 : 2.2 },
-        marker: { size: 5 },
-        hovertemplate: "%{y:.4g}",
-      };
-    });
-    const grid = { gridcolor: css("--line"), linecolor: css("--line"), zeroline: false, automargin: true };
-    Plotly.react($("curve"), traces, {
-      ...layoutBase(),
-      width: $("curves").clientWidth,
-      height: 300,
-      margin: { l: 44, r: 8, t: 8, b: 44 },
-      hovermode: "x unified",
-      showlegend: true,
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: { ...grid, title: { text: axis === "seconds" ? "wall time (s)" : "step" } },
-      yaxis: { ...grid },
-    }, CONFIG);
-  }
-
-  if (curves.length) {
-    families.forEach((name) => $("pick-metric").append(option(name, name)));
-    $("pick-metric").parentElement.hidden = families.length < 2;
-    $("pick-axis").parentElement.hidden = !curves.some((curve) => curve.seconds);
-    $("curve-pickers").addEventListener("change", drawCurves);
-  } else {
-    $("curves").hidden = true;
-  }
-
-  // ---------------------------------------------------------------- tables with too many rows for numbers
-  const tables = read("table-data") || [];
-
-  function drawTables() {
-    tables.forEach(({ id, names, rows, columns, filled }) => {
-      const box = $(id);
-      if (!box.closest("details").open) return;
-      const size = names.length;
-      const empty = () => Array.from({ length: size }, () => Array(size).fill(null));
-      const [shades, texts] = [empty(), empty()];
-      const sums = Array(size).fill(0);
-      filled.forEach(([row, , count]) => { sums[row] += count; });
-      filled.forEach(([row, column, count]) => {
-        shades[row][column] = Math.sqrt(count / sums[row]) * (row === column ? 1 : -1);
-        texts[row][column] = plain(`${rows} ${names[row]}, ${columns} ${names[column]}: ${count} of ${sums[row]}`);
-      });
-      const side = Math.min(box.clientWidth, 720);
-      const axis = { showgrid: false, zeroline: false, showticklabels: false, ticks: "", fixedrange: true, showline: true,
-        mirror: true, linecolor: css("--line") };
-      const colour = (name, share) => `rgb(${css(name).split(" ").join(",")},${share})`.replace("rgb", "rgba");
-      Plotly.react(box, [{ type: "heatmap", z: shades, text: texts, hovertemplate: "%{text}<extra></extra>",
-        hoverongaps: false, showscale: false, zmin: -1, zmax: 1, colorscale: [[0, colour("--wrong", 1)],
-          [0.5, colour("--wrong", 0.05)], [0.5, colour("--right", 0.05)], [1, colour("--right", 1)]] }], {
-        ...layoutBase(), width: side, height: side, margin: { l: 26, r: 2, t: 2, b: 26 }, dragmode: false,
-        xaxis: { ...axis, title: { text: plain(columns), standoff: 4 }, range: [-0.5, size - 0.5] },
-        yaxis: { ...axis, title: { text: plain(rows), standoff: 4 }, range: [size - 0.5, -0.5] },
-      }, CONFIG);
-    });
-  }
-  document.querySelectorAll(".counts details").forEach((each) => each.addEventListener("toggle", drawTables));
-
-  // ---------------------------------------------------------------- map data
+  const { $, read, css, stops, CONFIG, layoutBase, option, short, fill, shade, ink, unpacking, grid, tickAxis,
+    onChange } = Page;
   const data = read("map-data");
-  const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-
-  function half(bits) {
-    const sign = bits & 0x8000 ? -1 : 1;
-    const exponent = (bits >> 10) & 31;
-    const fraction = bits & 1023;
-    if (exponent === 31) return fraction ? NaN : sign * Infinity;
-    return exponent ? sign * (1 + fraction / 1024) * 2 ** (exponent - 15) : sign * fraction * 2 ** -24;
-  }
-
-  const decoded = new Map();
-  // Numbers of one record, head by head: {values: Float32Array (NaN where hidden), hidden: Uint8Array}
-  function numbers(record, view) {
-    const key = `${data.records.indexOf(record)} ${view}`;
-    if (!decoded.has(key)) {
-      const size = record.shape.reduce((a, b) => a * b, 1);
-      const mask = bytes(data.masks[record.visible]);
-      const packed = bytes(record[view]);
-      const values = new Float32Array(size).fill(NaN);
-      const hidden = new Uint8Array(size);
-      for (let i = 0, at = 0; i < size; i++) {
-        if ((mask[i >> 3] >> (7 - (i & 7))) & 1) {
-          values[i] = half(packed[at] | (packed[at + 1] << 8));
-          at += 2;
-        } else hidden[i] = 1;
-      }
-      decoded.set(key, { values, hidden });
-    }
-    return decoded.get(key);
-  }
-
-  // ---------------------------------------------------------------- map viewer
+  if (!data) return;
+  const numbers = unpacking(data);
   const state = { example: null, site: null, step: 0, head: "all", view: "weights", row: null };
   const of = (example, site) => data.records.filter((r) => r.example === example && r.site === site);
   const current = () => of(state.example, state.site)[state.step];
   const name = (tokens, i) => `“${tokens[i]}”`;
-  const short = (value) => (Number.isFinite(value) ? Number(value.toPrecision(3)).toString() : "not a number");
-
-  function fill(select, entries, wanted) {
-    select.replaceChildren(...entries);
-    const values = [...select.options].map((o) => o.value);
-    select.value = values.includes(wanted) ? wanted : values[0];
-    return select.value;
-  }
 
   function fillPickers() {
     const examples = [...new Set(data.records.map((r) => r.example))];
@@ -186,17 +52,6 @@
     });
     if (view === "scores") return [-(largest || 1), largest || 1];
     return [0, [0.05, 0.1, 0.2, 0.5, 1].find((top) => largest <= top + 1e-6) || largest];
-  }
-
-  const grid = (values, offset, rows, columns) => Array.from({ length: rows }, (_, i) =>
-    Array.from(values.subarray(offset + i * columns, offset + (i + 1) * columns), (v) => (Number.isFinite(v) ? v : null)));
-
-  function tickAxis(tokens, pixels, longest) {
-    const every = Math.max(1, Math.ceil(9 / (pixels / tokens.length)));
-    const at = tokens.map((_, i) => i).filter((i) => i % every === 0);
-    const cut = (t) => (t.length > longest ? `${t.slice(0, longest - 1)}…` : t);
-    // whole numbers with texts, not a category axis: there, repeated tokens would fall together
-    return { tickmode: "array", tickvals: at, ticktext: at.map((i) => plain(cut(tokens[i]))) };
   }
 
   function drawMap() {
@@ -269,18 +124,6 @@
   }
 
   // ---------------------------------------------------------------- patches of a picture
-  const loaded = new Map();
-  function pictureOf(record, then) {
-    if (!loaded.has(record.picture)) {
-      const image = new Image();
-      loaded.set(record.picture, image);
-      image.setAttribute("src", data.pictures[record.picture]);
-    }
-    const image = loaded.get(record.picture);
-    if (image.complete) then(image);
-    else image.addEventListener("load", () => { if (current() === record) then(image); }, { once: true });
-  }
-
   // The picture, and over it, head by head, what one position attends to; a click on a patch asks for its row
   function drawPatches(record, row) {
     $("patches").hidden = !record.grid;
@@ -309,7 +152,8 @@
     strong.textContent = name(labels, row);
     $("patches-title").replaceChildren(...(record.outcome ? [`${record.outcome}. `] : []), "What ", strong,
       ` (${row < prefix ? "a token without a place" : "row,column of the patch"}) attends to; the brightest patch has ${short(top)}. Click a patch to see its row.`);
-    pictureOf(record, (image) => {
+    Patches.load(data.pictures[record.picture], (image) => {
+      if (current() !== record) return;
       const cell = Math.max(6, Math.floor((heads.length > 1 ? 190 : 340) / Math.max(rows, columns)));
       const shown = [[null, "picture"], ...heads.map((head) => [head, `head ${record.heads[head]}`])];
       $("overlays").replaceChildren(...shown.map(([head, title]) => {
@@ -318,7 +162,7 @@
         caption.textContent = title;
         const canvas = document.createElement("canvas");
         [canvas.width, canvas.height] = [columns * cell, rows * cell];
-        paint(canvas.getContext("2d"), image, head === null ? null : (patch) => at(head, patch) / (top || 1), rows, columns,
+        Patches.paint(canvas.getContext("2d"), image, head === null ? null : (patch) => at(head, patch) / (top || 1), rows, columns,
           cell, row - prefix);
         canvas.title = "click a patch to see its row";
         canvas.addEventListener("click", (event) => {
@@ -333,40 +177,6 @@
         return figure;
       }));
     });
-  }
-
-  function paint(context, image, share, rows, columns, cell, chosen) {
-    const [w, h] = [image.naturalWidth / columns, image.naturalHeight / rows];
-    const glow = stops("--glow");
-    context.imageSmoothingEnabled = false;
-    context.fillStyle = "#000000";
-    context.fillRect(0, 0, columns * cell, rows * cell);
-    for (let patch = 0; patch < rows * columns; patch++) {
-      const [y, x] = [Math.floor(patch / columns), patch % columns];
-      const part = share === null ? 1 : Math.min(Math.max(share(patch) || 0, 0), 1);
-      context.globalCompositeOperation = "source-over";
-      context.globalAlpha = share === null ? 1 : 0.2 + 0.3 * part;
-      context.drawImage(image, x * w, y * h, w, h, x * cell, y * cell, cell, cell);
-      if (share === null) continue;
-      context.globalCompositeOperation = "lighter";
-      context.globalAlpha = 0.58;
-      context.fillStyle = `rgb(${shade(glow, part).join(",")})`;
-      context.fillRect(x * cell, y * cell, cell, cell);
-    }
-    context.globalCompositeOperation = "source-over";
-    context.globalAlpha = 0.25;
-    context.strokeStyle = "#ffffff";
-    context.lineWidth = 1;
-    context.beginPath();
-    for (let y = 1; y < rows; y++) { context.moveTo(0, y * cell + 0.5); context.lineTo(columns * cell, y * cell + 0.5); }
-    for (let x = 1; x < columns; x++) { context.moveTo(x * cell + 0.5, 0); context.lineTo(x * cell + 0.5, rows * cell); }
-    context.stroke();
-    context.globalAlpha = 1;
-    if (chosen >= 0) {
-      context.strokeStyle = "#40dcff";
-      context.lineWidth = 2;
-      context.strokeRect((chosen % columns) * cell + 1, Math.floor(chosen / columns) * cell + 1, cell - 2, cell - 2);
-    }
   }
 
   function entropy(record, heads) {
@@ -447,19 +257,11 @@
       else if (Number.isFinite(value)) {
         const [r, g, b] = shade(ramp, value / top);
         span.style.background = `rgb(${r},${g},${b})`;
-        span.style.color = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1c2430" : "#ffffff";
+        span.style.color = ink([r, g, b]);
       }
       if (record.kind === "self" && j === row) span.classList.add("self");
       return span;
     }));
-  }
-
-  function shade(ramp, share) {
-    const at = Math.min(Math.max(share, 0), 1);
-    const i = Math.max(1, ramp.findIndex(([stop]) => stop >= at));
-    const [[a, from], [b, to]] = [ramp[i - 1], ramp[i]];
-    const part = (colour, k) => parseInt(colour.slice(1 + 2 * k, 3 + 2 * k), 16);
-    return [0, 1, 2].map((k) => Math.round(part(from, k) + ((at - a) / (b - a)) * (part(to, k) - part(from, k))));
   }
 
   function point(event) {
@@ -545,22 +347,6 @@
     });
   }
 
-  // ---------------------------------------------------------------- start, and again when the window or theme changes
-  const draw = () => {
-    if (curves.length) drawCurves();
-    drawTables();
-    if (data) drawMap();
-  };
-  if (curves.length) drawCurves();
-  drawTables();
-  if (data) startMaps();
-  let width = innerWidth;
-  let waiting = null;
-  addEventListener("resize", () => {
-    if (innerWidth === width) return; // a phone's address bar changes the height only
-    width = innerWidth;
-    clearTimeout(waiting);
-    waiting = setTimeout(draw, 120);
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  startMaps();
+  onChange(drawMap);
 })();

@@ -1,0 +1,8 @@
+"""`make compare`: runs side by side; see conf/compare.yaml."""
+
+from triptych.command import command
+
+if __name__ == "__main__":
+    from triptych.compare import compare
+
+    command(compare, "compare")
