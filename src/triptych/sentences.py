@@ -1,0 +1,149 @@
+"""A user's mistake, wherever it shows, in one sentence that names the setting and what would work."""
+
+import difflib
+import errno
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from triptych.errors import UserError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EIO}
+
+
+def sentence(error: BaseException, config_name: str = "train") -> str | None:
+    """What to tell the user of ``error``; None when it is nobody's mistake but a bug.
+
+    config_name: the command's configuration, for the names of its options.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, UnknownOption):
+        return _unknown(str(error), config_name)
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return _configuration_sentence(error, config_name)
+    if isinstance(error, OSError) and error.errno in DISK:
+        where = f" {error.filename}" if error.filename else ""
+        return f"cannot write{where}: {error.strerror}; make room there, or choose another folder with runs="
+    if isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", str(error)):
+        return "out of memory: use a smaller data.batch_size (with trainer.accumulate_grad_batches), model or context"
+    return None
+
+
+class UnknownOption(Exception):
+    """A key that no part of the configuration has."""
+
+
+def refuse_added(config: Any, words: Iterable[str]) -> None:
+    """``+key=...`` adds to what an object is made with, which that object checks; elsewhere nobody would read it."""
+    from omegaconf import OmegaConf
+
+    for word in words:
+        key = word.partition("=")[0]
+        if key.startswith("+") and "@" not in key and "/" not in key:
+            parent = OmegaConf.select(config, key.lstrip("+").rpartition(".")[0] or "nothing")
+            is_group = (CONF / key.lstrip("+")).is_dir()
+            if not is_group and (not OmegaConf.is_dict(parent) or "_target_" not in parent):
+                raise UnknownOption(key.lstrip("+"))
+
+
+def _configuration_sentence(error: Exception, config_name: str) -> str:
+    """Hydra's and OmegaConf's words for a wrong command line, in ours, with the nearest names that exist."""
+    from hydra.errors import InstantiationException, OverrideParseException
+    from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
+
+    text = str(error)
+    cause: BaseException | None = error
+    while cause is not None:  # what we raised ourselves while an object was made
+        if isinstance(cause, UserError):
+            return str(cause)
+        cause = cause.__cause__
+    if isinstance(error, InstantiationException) and error.__cause__ is not None:
+        where = re.search(r"full_key: (\S+)", text)
+        said = " ".join(str(error.__cause__).split())[:300]
+        return f"{where[1] if where else 'configuration'}: {said}"
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override} cannot be read as NAME=VALUE ({error.message.splitlines()[0]}): put a value with "
+            "special characters in quotes within quotes, or give it through path=, input= or run="
+        )
+    if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
+        return (
+            f"{found[1]}={found[2]} has several values: make sweep tries each of them; a list is written "
+            f"{found[1]}=[{found[2]}], a text with commas in quotes within quotes"
+        )
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return _unknown(found[1].lstrip("+~").split("@")[0], config_name)
+    if found := re.search(r"Could not append to config\. An item is already at '([^']+)'", text):
+        return f"{found[1]} exists already: write {found[1]}=... without the +"
+    if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
+        group, _, option = found[1].rpartition("/")
+        return f"{group}={option} does not exist; {_nearest(option, _options(group), f'{group}=')}"
+    if found := re.search(r"You must specify '([^']+)'", text):
+        group = found[1].split("@")[0]
+        return f"say which {group}: {group}=NAME, one of: {', '.join(_options(group))}"
+    if isinstance(error, MissingMandatoryValue) or "Missing mandatory value" in text:
+        key = getattr(error, "full_key", None) or text.rsplit(":", 1)[-1].strip()
+        return f"{key} is not set: give {key}=..."
+    if isinstance(error, InterpolationResolutionError) and "Missing" in text:
+        return f"a value that others follow from is not set: {text.splitlines()[0]}"
+    if "is not in struct" in text and getattr(error, "full_key", None):
+        return f"{error.full_key} is missing: do not take it away with ~"  # type: ignore[attr-defined]
+    if getattr(error, "full_key", None):
+        return f"{error.full_key}: {text.splitlines()[0]}"  # type: ignore[attr-defined]
+    return " ".join(text.split())[:400]
+
+
+def _unknown(key: str, config_name: str) -> str:
+    names = _known_keys(config_name)
+    return f"{key} is not an option; {_nearest(key, names)}"
+
+
+def _nearest(name: str, names: list[str], prefix: str = "") -> str:
+    """ "did you mean ..." with up to three names that exist, or all when none is near."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if not near:  # the right word in the wrong place
+        last = name.rpartition(".")[2]
+        near = [known for known in names if difflib.get_close_matches(last, [known.rpartition(".")[2]], cutoff=0.75)][
+            :3
+        ]
+    if near:
+        return f"did you mean {' or '.join(prefix + other for other in near)}?"
+    shown = names if len(names) <= 20 else [known for known in names if "." not in known]
+    return f"there are: {', '.join(sorted(shown))}"
+
+
+def _options(group: str) -> list[str]:
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
+def _known_keys(config_name: str) -> list[str]:
+    """Every dotted key of the configuration as composed from the choices of this command line that compose."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    GlobalHydra.instance().clear()
+    groups = {folder.name for folder in CONF.iterdir() if folder.is_dir()}
+    choices = [word for word in sys.argv[1:] if "=" in word and word.split("=")[0].lstrip("+") in groups]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            config = compose(config_name, overrides=choices)
+        except Exception:
+            config = compose(config_name, overrides=["task=charlm"] if config_name == "train" else [])
+    keys: list[str] = []
+
+    def walk(node: Any, prefix: str) -> None:
+        if isinstance(node, dict):
+            for name, item in node.items():
+                keys.append(f"{prefix}{name}")
+                walk(item, f"{prefix}{name}.")
+
+    walk(OmegaConf.to_container(config, resolve=False), "")
+    return sorted({key for key in keys if not key.rpartition(".")[2].startswith("_")} | groups)
