@@ -1,5 +1,6 @@
 """Aligning: what masking a word does, where alignments are chosen, and that figures and pictures come from there."""
 
+import csv
 import dataclasses
 import json
 from collections.abc import Callable
@@ -75,6 +76,24 @@ def test_the_choice_is_made_on_validation_and_read_on_test(translator: Path) -> 
     test = table_of(trained.task, trained.data, "test")
     assert test[kept].counts.aer == pytest.approx(metrics["test/aer"])
     assert len(table.rows()) == 2 * 2 * (2 + 2), "two layers, two rows, mean, max and two heads"
+
+
+def test_the_run_keeps_every_layer_row_and_head(translator: Path) -> None:
+    """A line for each choice, whose figures are those of the summary where it is the one that was chosen."""
+    with (translator / "alignment.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    chosen = json.loads((translator / "alignment.json").read_text(encoding="utf-8"))
+    (line,) = [
+        each
+        for each in lines
+        if (int(each["layer"]), each["row"], each["heads"]) == (chosen["layer"], chosen["row"], str(chosen["fusion"]))
+    ]
+    metrics = json.loads((translator / "summary.json").read_text(encoding="utf-8"))["metrics"]
+    assert float(line["test/aer"]) == pytest.approx(metrics["test/aer"], abs=1e-4)
+    assert float(line["val/aer"]) == min(float(each["val/aer"]) for each in lines)
+    assert {each["row"] for each in lines} == {"output", "shifted"}
+    page = (translator / "report.html").read_text(encoding="utf-8")
+    assert page.count(f'<td class="number">{line["test/aer"]}</td>')
 
 
 def test_where_no_alignment_is_known_masking_decides(translator: Path) -> None:

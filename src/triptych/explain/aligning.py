@@ -1,5 +1,7 @@
 """How well a translator's cross-attention aligns words: while it trains, and once it is trained."""
 
+import csv
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -26,7 +28,7 @@ from triptych.tasks.translation import TranslationTask
 
 PAIRS = 500  # validation pairs that are aligned while training; all of them at the end
 MASKED = 200  # validation pairs whose words are masked one by one, where no alignment is known
-CHOICE_FILE = "alignment.json"
+CHOICE_FILE, TABLE_FILE = "alignment.json", "alignment.csv"
 _LENGTH = 48  # tokens of the pair that is drawn, at most
 MOMENTS = 3  # of training, in the picture that shows an alignment sharpen
 NAMES = {"precision": "alignment_precision", "recall": "alignment_recall", "entropy": "alignment_entropy"}
@@ -149,6 +151,7 @@ class Aligning(pl.Callback):
         self.folder = folder
         self._row: TableRow | None = None
         self._choice: Choice | None = None
+        self._measured: list[tuple[str, list[TableRow]]] = []
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
@@ -174,6 +177,7 @@ class Aligning(pl.Callback):
             return {}, {}
         self._choice, how = found
         test = table_of(task, data, "test")
+        self._measured = [(split, each.rows()) for split, each in (("val", validation), ("test", test))]
         numbers = {**figures(validation[self._choice], "val"), **figures(test[self._choice], "test")}
         return numbers, {"alignment": f"{self._choice} ({how})"}
 
@@ -185,6 +189,7 @@ class Aligning(pl.Callback):
         if choice is None:
             return
         write_atomically(self.folder / CHOICE_FILE, json.dumps(asdict(choice)) + "\n")
+        write_atomically(self.folder / TABLE_FILE, as_csv(self._measured))
         files = sorted((self.folder / "maps").glob("step-*.safetensors"))
         places = sorted({round(index * (len(files) - 1) / (MOMENTS - 1)) for index in range(MOMENTS)}) if files else []
         picture = sharpening([files[place] for place in places], task.probes(data, 1, _LENGTH)[0], choice)
@@ -199,6 +204,22 @@ class Aligning(pl.Callback):
         except FileNotFoundError:  # a model without cross-attention, or a run that has not ended
             return {}
         return {"alignment": draw(task, probe, choice, step)}
+
+
+def as_csv(measured: Sequence[tuple[str, list[TableRow]]]) -> str:
+    """Every layer, row and head fusion, a column for each figure of each split; a figure that says nothing is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [f"{split}/{NAMES.get(name, name)}" for split, rows in measured for name in rows[0].figures]
+    writer.writerow(["layer", "row", "heads", *columns])
+    for rows in zip(*(rows for _, rows in measured), strict=True):
+        found: dict[str, float] = {}
+        for (split, _), row in zip(measured, rows, strict=True):
+            found.update(figures(row, split))
+        choice = rows[0].choice
+        cells = (f"{found[name]:.4f}" if name in found else "" for name in columns)
+        writer.writerow([choice.layer, choice.row, choice.fusion, *cells])
+    return text.getvalue()
 
 
 def draw(task: TranslationTask, probe: Probe, choice: Choice, step: int) -> Picture:

@@ -1,5 +1,6 @@
 """What is measured and drawn beside a task's own metrics, by the task's name."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,10 +24,50 @@ class Beside(Protocol):
         ...
 
 
-def beside(task: str, folder: Path) -> Beside | None:
-    """What is measured beside the metrics of ``task``, for the run in ``folder``; None where nothing is."""
-    if task == "translation":  # imported here: other tasks do without what it needs
+class Several:
+    """Some of them as one, in their order: what each measures, concludes and draws."""
+
+    def __init__(self, *each: Beside) -> None:
+        self.each = each
+
+    def __iter__(self) -> Iterator[Beside]:
+        """The callbacks themselves, for a trainer."""
+        return iter(self.each)
+
+    def measure(self, task: Any, data: Any) -> tuple[dict[str, float], dict[str, str]]:
+        """All figures, and all that is to be said."""
+        figures: dict[str, float] = {}
+        notes: dict[str, str] = {}
+        for one in self.each:
+            found, said = one.measure(task, data)
+            figures |= found
+            notes |= said
+        return figures, notes
+
+    def conclude(self, task: Any, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
+        """Let each conclude, after all have measured."""
+        for one in self.each:
+            one.conclude(task, data, loggers, step)
+
+    def pictures(self, task: Any, probe: Any, step: int) -> dict[str, Any]:
+        """All pictures, by name."""
+        return {name: picture for one in self.each for name, picture in one.pictures(task, probe, step).items()}
+
+
+def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) -> Several:
+    """What is measured beside the metrics of ``task``, for the run in ``folder``.
+
+    explain: ``examples`` and ``seconds`` of `explaining.Verdicts`; None where no run is ending.
+    """
+    from triptych.explain.head_tables import Heads  # imported here: a run needs them, its configuration does not
+
+    found: list[Beside] = [Heads(folder=folder)]
+    if task == "translation":
         from triptych.explain.aligning import Aligning
 
-        return Aligning(folder=folder)
-    return None
+        found.insert(0, Aligning(folder=folder))
+    if explain is not None:
+        from triptych.explain.explaining import Verdicts
+
+        found.append(Verdicts(folder=folder, **explain))
+    return Several(*found)
