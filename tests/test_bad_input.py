@@ -80,6 +80,7 @@ def said(
         ("+foo=3", r"foo is not an option"),
         ("+trainer.foo=3", r"trainer: .*unexpected keyword argument 'foo'"),
         ("~model.width", r"model: .*'width'"),
+        ("logger=null", r"takes a name, or a list of names: logger=\[\] for none"),
         ("attention=flsh", r"attention=flsh does not exist; did you mean attention=flash"),
         ("data=foo", r"data=foo does not exist; there are: .*python_reference"),
         ("logger=[tensorboard,foo]", r"logger=foo does not exist; there are: tensorboard, wandb"),

@@ -24,8 +24,9 @@ from triptych.command import CONF
 from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.errors import UserError
+from triptych.explain.rollout import rollout
 from triptych.maps.callback import take_maps
-from triptych.maps.capture import probing
+from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM
 from triptych.models.decode import generate
 from triptych.models.vit import ViT
@@ -165,27 +166,7 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
     except ImportError as error:
         raise UserError("bench=vit needs vit-pytorch: pip install vit-pytorch") from error
     images, labels = torch.randn(128, 3, 32, 32, device=device), torch.randint(10, (128,), device=device)
-    ours = ViT(
-        classes=10,
-        channels=3,
-        image_height=32,
-        image_width=32,
-        patch_size=4,
-        stem="linear",
-        pooling="cls",
-        positions="learned",
-        registers=0,
-        depth=6,
-        width=192,
-        heads=6,
-        kv_heads=None,
-        feed_forward=768,
-        activation="gelu",
-        qk_norm=False,
-        dropout=0.0,
-        stochastic_depth=0.0,
-        attention=partial(Attend, backend="flash"),
-    )
+    ours = _vit()
     sizes = {"dim": 192, "depth": 6, "heads": 6, "dim_head": 32, "mlp_dim": 768}
     theirs = Theirs(image_size=32, patch_size=4, num_classes=10, channels=3, **sizes)
 
@@ -211,6 +192,49 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
         name = f"{str(dtype).removeprefix('torch.')}, {'compiled' if compiled else 'eager'}"
         rows.append(_row(f"ViT, {name}", milliseconds[0], f"vit-pytorch, {name}", milliseconds[1]))
     return rows
+
+
+def rollouts(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
+    """Capturing the weights of 64 images in all 6 layers and rolling them out, against the plain forward pass."""
+    model, images = _vit().to(device).eval(), torch.randn(64, 3, 32, 32, device=device)
+
+    @torch.no_grad()
+    def captured() -> None:
+        with capture(model) as maps:
+            model(images)
+        rollout([each.weights for each in maps.values()])
+
+    @torch.no_grad()
+    def plain() -> None:
+        model(images)
+
+    ours, theirs = _paired(captured, plain, config.repeats, device, calls=5)
+    return [_row("capture and rollout, 64 images", ours, "plain forward", theirs)]
+
+
+def _vit() -> ViT:
+    """6 layers, width 192, 64 + 1 tokens."""
+    return ViT(
+        classes=10,
+        channels=3,
+        image_height=32,
+        image_width=32,
+        patch_size=4,
+        stem="linear",
+        pooling="cls",
+        positions="learned",
+        registers=0,
+        depth=6,
+        width=192,
+        heads=6,
+        kv_heads=None,
+        feed_forward=768,
+        activation="gelu",
+        qk_norm=False,
+        dropout=0.0,
+        stochastic_depth=0.0,
+        attention=partial(Attend, backend="flash"),
+    )
 
 
 def race(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
@@ -259,6 +283,7 @@ BENCHMARKS: dict[str, Callable[[DictConfig, Any, torch.device], list[Row]]] = {
     "maps": maps,
     "batches": batches,
     "vit": vit,
+    "rollout": rollouts,
     "race": race,
 }
 LONG = ("race",)  # not part of "all"

@@ -28,6 +28,8 @@ def sentence(error: BaseException, config_name: str = "train") -> str | None:
         return _unknown(str(error), config_name)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _configuration_sentence(error, config_name)
+    if isinstance(error, ValueError) and "Config group override must be" in str(error):  # which one, Hydra does not say
+        return "a choice such as logger= or data= takes a name, or a list of names: logger=[] for none, not null"
     if isinstance(error, OSError) and error.errno in DISK:
         where = f" {error.filename}" if error.filename else ""
         return f"cannot write{where}: {error.strerror}; make room there, or choose another folder with runs="

@@ -1,6 +1,7 @@
 """Other ways to attend: numbers worked by hand, the map against the fast form, and models that train on them."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from triptych.maps.capture import capture, intervene
 from triptych.models.charlm import CharLM
 
 CAUSAL = AttentionMask(causal=True)
+POSITIONAL = {"heads": 2, "positions": 24, "rank": None}
 
 
 def row(*numbers: float) -> Tensor:
@@ -39,7 +41,7 @@ def test_linear_attention_by_hand() -> None:
 
 def test_the_delta_rule_corrects_what_a_key_wrote() -> None:
     """1, then 3, written with full strength at one key: it reads 3. A sum would read 4."""
-    module = DeltaAttend()
+    module = DeltaAttend(strength=0.5)
     with torch.no_grad():
         module.strength.fill_(math.inf)
     same = row(1.0, 1.0)
@@ -66,13 +68,13 @@ def test_the_delta_rule_written_as_its_loop() -> None:
 def test_delta_weights_may_be_negative() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 12, 4).unbind()
-    assert torch.tensor(rows(DeltaAttend(), query, key, CAUSAL)).min() < 0
+    assert torch.tensor(rows(DeltaAttend(strength=0.5), query, key, CAUSAL)).min() < 0
 
 
 @pytest.mark.parametrize("mask", [EVERYTHING, AttentionMask(causal=True, window=3)])
 def test_the_delta_rule_needs_an_order(mask: AttentionMask) -> None:
     with pytest.raises(UserError, match="attention=delta writes position after position"):
-        DeltaAttend()(row(1.0), row(1.0), row(1.0), mask)
+        DeltaAttend(strength=0.5)(row(1.0), row(1.0), row(1.0), mask)
 
 
 def test_hard_attention_by_hand() -> None:
@@ -107,7 +109,7 @@ def test_positional_weights_know_nothing_of_the_input() -> None:
 def test_positional_attention_of_another_size_is_refused() -> None:
     x = torch.randn(1, 2, 6, 4)
     with pytest.raises(UserError, match=r"give attention.heads=2 attention.positions=6"):
-        PositionalAttend(heads=2, positions=5)(x, x, x, EVERYTHING)
+        PositionalAttend(heads=2, positions=5, rank=None)(x, x, x, EVERYTHING)
 
 
 def made(name: str, case: Case) -> OtherAttend:
@@ -115,7 +117,7 @@ def made(name: str, case: Case) -> OtherAttend:
     positions = max(case.keys, case.offset + case.queries)
     return {
         "linear": LinearAttend,
-        "delta": DeltaAttend,
+        "delta": partial(DeltaAttend, strength=0.5),
         "hard": HardAttend,
         "positional": lambda: PositionalAttend(heads=case.kv_heads * case.group, positions=positions, rank=2),
     }[name]()
@@ -157,8 +159,7 @@ def language_model(attention: type[OtherAttend]) -> CharLM:
     more = {"activation": "gelu", "positions": "rotary", "qk_norm": False, "tied": False, "dropout": 0.0}
 
     def attend(**given: object) -> Attend:
-        sizes = {"heads": 2, "positions": 24} if attention is PositionalAttend else {}
-        return attention(**given, **sizes)
+        return attention(**given, **{DeltaAttend: {"strength": 0.5}, PositionalAttend: POSITIONAL}.get(attention, {}))
 
     return CharLM(vocabulary=5, attention=attend, **sizes, **more)
 

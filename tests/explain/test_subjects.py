@@ -160,7 +160,7 @@ def test_every_word_of_a_sentence_is_an_output_of_its_own() -> None:
     assert subject.units[0] == ["two", "plus", "three", "is", "big"]
     assert len(subject) == 5
     assert subject.examples == ["two plus three is big"] * 5
-    output = probe.words["output"]  # type: ignore[index]
+    output = probe.words["output"]
     assert [output[row] for row in subject.rows.tolist()] == [0, 1, 2, 3, 4]
     (asked,) = subjects(task, data, [probe], about="drei")
     (numbered,) = subjects(task, data, [probe], about="2")

@@ -205,6 +205,7 @@ def _row(name: str, deletion: Interval) -> Measured:
         compactness=ONE,
         seconds_per_example=0.5,
         control=None,
+        stability=None,
         constant=0,
         verdict="does not beat random order",
         **more,

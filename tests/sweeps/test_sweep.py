@@ -134,6 +134,13 @@ def test_seeds_repeat_a_run_and_show_mean_and_interval(swept: Swept) -> None:
     assert "over seeds: mean, standard deviation, 95 % interval" in swept.out
     assert f"{mean:.4f}" in swept.out
     assert "seed=4" not in swept.out.splitlines()[-1], "the configuration is what is best, not a seed"
+    assert "heads over seeds: mean rank correlation" in swept.out
+    at = all_sweeps(swept.runs)[0].path
+    for trial in record["trials"]:
+        kept = json.loads((at / trial["run"] / "seeds.json").read_text())["metrics"]["val/loss"]
+        assert kept["n"] == 3
+        assert kept["mean"] == pytest.approx(mean)
+        assert "3 seeds: " in (at / trial["run"] / "report.html").read_text()
 
 
 def test_a_search_prunes_and_starts_from_the_configuration_itself(swept: Swept) -> None:

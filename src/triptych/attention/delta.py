@@ -25,7 +25,7 @@ class DeltaAttend(OtherAttend):
     name = "delta"
     description = "delta rule on elu + 1 scaled to length 1"
 
-    def __init__(self, *, strength: float = 0.5, kind: Literal["self", "cross"] = "self") -> None:
+    def __init__(self, *, strength: float, kind: Literal["self", "cross"] = "self") -> None:
         super().__init__(kind=kind)
         if not 0 < strength < 1:
             raise UserError(f"attention.strength={strength}; it must be in 0 < strength < 1")

@@ -23,7 +23,7 @@ class PositionalAttend(OtherAttend):
     description = "learned for each pair of positions"
 
     def __init__(
-        self, *, heads: int, positions: int, rank: int | None = None, kind: Literal["self", "cross"] = "self"
+        self, *, heads: int, positions: int, rank: int | None, kind: Literal["self", "cross"] = "self"
     ) -> None:
         super().__init__(kind=kind)
         for setting, size in (("heads", heads), ("positions", positions), ("rank", rank)):

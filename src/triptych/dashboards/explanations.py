@@ -23,7 +23,15 @@ _KINDS = {
     "uniform": "A layer’s weights are shuffled or made even",
     "head": "One head is left out",
 }
-_WIDE = ("deletion_area", "insertion_area", "comprehensiveness", "sufficiency", "class_sensitivity", "compactness")
+_WIDE = (
+    "deletion_area",
+    "insertion_area",
+    "comprehensiveness",
+    "sufficiency",
+    "class_sensitivity",
+    "compactness",
+    "stability",
+)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,11 @@ def explain(
         "capture_error": judging.capture_error,
         "control": CONTROL if settings.control else None,
         "methods": [{**about[row.method], **row.to_json()} for row in rows],
-        "comparison": verdicts.compared(rows, BASELINE, sensitive) if compared else None,
+        "comparison": verdicts.compared(
+            rows, BASELINE, sensitive, {name: each["title"] for name, each in about.items()}
+        )
+        if compared
+        else None,
         "interventions": judging.interventions(),
         "results": results,
     }
@@ -143,7 +147,7 @@ def table(explained: dict[str, Any]) -> Table:
 
 def sentences(explained: dict[str, Any]) -> list[str]:
     """The verdict on each method, how they compare, and the interventions on inputs and layers."""
-    lines = [f"{row['title']}: {row['verdict']}" for row in explained["methods"]]
+    lines = [f"{row['title']}: {row['verdict']}" for row in explained["methods"] if row["name"] != "random"]
     lines += [explained["comparison"]] if explained["comparison"] else []
     return lines + [row["sentence"] for row in explained["interventions"] if row["kind"] != "head"]
 

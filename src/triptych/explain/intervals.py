@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -72,10 +73,14 @@ def bootstrap(values: Sequence[float], draws: int = 10_000, seed: int = 0) -> In
     n = len(numbers)
     if n == 1:
         return Interval(float(numbers[0]), math.nan, math.nan, 1)
-    # How often each value is drawn is all a mean needs: draws x n counts, instead of as many looked-up values.
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
-    low, high = np.quantile(counts @ numbers / n, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(_drawn(n, draws, seed) @ numbers / n, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(numbers.mean()), float(low), float(high), n)
+
+
+@lru_cache(maxsize=2)
+def _drawn(n: int, draws: int, seed: int) -> np.ndarray:
+    """draws x n: how often each value is drawn, which is all a mean needs. Kept: many means have as many values."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:

@@ -12,8 +12,10 @@ from triptych.attention.shapes import Float, Tensor
 from triptych.explain import faithfulness, verdicts
 from triptych.explain.evidence import look, reinitialised
 from triptych.explain.faithfulness import Faithfulness, Probability
+from triptych.explain.intervals import Interval
 from triptych.explain.interventions import Knocks, heads_out, layers_changed
 from triptych.explain.methods import Method, chosen
+from triptych.explain.stability import over_examples
 from triptych.explain.subjects import Subject
 from triptych.explain.verdicts import Judged, Measured
 
@@ -50,6 +52,7 @@ class Judging:
         self._judged: dict[str, list[Judged]] = {}
         self._figures: dict[str, dict[str, list[Tensor]]] = {}  # method -> figure -> a value per example, by batch
         self._seconds: dict[str, float] = {}
+        self._scores: dict[str, list[Tensor]] = {}
         self._knocks: list[Knocks] = []
 
     @property
@@ -85,6 +88,7 @@ class Judging:
             taken = time.perf_counter() - started + (evidence.seconds if method.needs != "nothing" else 0.0)
             self._seconds[method.name] = self._seconds.get(method.name, 0.0) + taken
             found[method.name] = scores
+            self._scores.setdefault(method.name, []).append(scores)
             self._judged.setdefault(method.name, []).append(verdicts.judge(scores, probability, by))
             figures = self._figures.setdefault(method.name, {})
             figures.setdefault("compactness", []).append(faithfulness.compactness(scores))
@@ -132,6 +136,7 @@ class Judging:
                     class_sensitivity=figures.get("class_sensitivity", []),
                     compactness=figures["compactness"],
                     control=figures.get("control"),
+                    stability=_stability(self._scores[method.name]),
                 )
             )
         return rows
@@ -144,6 +149,11 @@ class Judging:
             )
             for key in dict.fromkeys((each.kind, each.name) for each in self._knocks)
         ]
+
+
+def _stability(scores: Sequence[Tensor]) -> Interval | None:
+    """Whether the method ranks the same places on every example; None where examples differ in their places."""
+    return over_examples(torch.cat(list(scores))) if len({each.shape[1] for each in scores}) == 1 else None
 
 
 def _by_example(examples: Sequence[str], values: Tensor) -> list[float]:

@@ -1,7 +1,7 @@
 """What the interventions say of a method, against random orders and re-initialised weights: one plain sentence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ class Measured:
     """A method's row of the table: intervals over examples, and the verdict that stands beside its maps.
 
     The first four are paired advantages over random orders: positive is better, whichever way the figure runs.
-    control: the same deletion advantage with re-initialised weights; None when it was not run.
+    control: the same deletion advantage with re-initialised weights; None when it was not run. stability: how far the
+    method ranks the same places alike on other examples (``stability.over_examples``); None where places differ.
     """
 
     method: str
@@ -86,6 +87,7 @@ class Measured:
     compactness: Interval | None
     seconds_per_example: float
     control: Interval | None
+    stability: Interval | None
     constant: int  # examples on which the map ranks nothing
     verdict: str
 
@@ -104,6 +106,7 @@ def measured(
     class_sensitivity: Sequence[float] = (),
     compactness: Sequence[float] = (),
     control: Sequence[float] | None = None,
+    stability: Interval | None = None,
 ) -> Measured:
     """Judged batches pooled over all examples.
 
@@ -127,6 +130,7 @@ def measured(
         compactness=_known(compactness),
         seconds_per_example=seconds_per_example,
         control=controlled,
+        stability=stability,
         constant=constant,
         verdict=verdict(advantage["deletion"], advantage["insertion"], controlled, constant),
     )
@@ -187,26 +191,32 @@ def effect_verdict(done: str, effect: Interval, what: str, *, than: str | None =
     return f"{done} {'raises' if up else 'lowers'} {what} by {_size(effect)} {on}"
 
 
-def compared(rows: Sequence[Measured], baseline: str, candidates: Sequence[str]) -> str:
+def compared(
+    rows: Sequence[Measured], baseline: str, candidates: Sequence[str], titles: Mapping[str, str] | None = None
+) -> str:
     """Which ``candidates`` beat random order and the ``baseline`` method, with deletion intervals clear of each other.
 
-    One sentence for the table; it says so when none does. Raises ValueError when the baseline has no row.
+    One sentence for the table; it says so when none does. titles: what methods are called in it. Raises ValueError when
+    the baseline has no row.
     """
     base = next((row for row in rows if row.method == baseline), None)
     if base is None:
         raise ValueError(f"there is no row for {baseline}")
+
+    def called(name: str) -> str:
+        return (titles or {}).get(name, name)
+
     better = [
-        f"{row.method} ({row.deletion.amount})"
+        f"{called(row.method)} ({row.deletion.amount})"
         for row in rows
         if row.method in candidates and row.deletion.low > 0 and row.deletion.low > base.deletion.high
     ]
-    against = (
-        f"both random order and {baseline} ({base.deletion.amount}) by deletion area on {base.deletion.n} examples"
-    )
+    against = f"both random order and {called(baseline)} ({base.deletion.amount}) by deletion area"
+    against += f" on {base.deletion.n} examples"
     if not base.deletion.known:
-        return f"one example has no interval: whether a method beats random order or {baseline} cannot be said"
+        return f"one example has no interval: whether a method beats random order or {called(baseline)} cannot be said"
     if not better:
-        return f"none of {', '.join(candidates)} beats {against}, with intervals clear of each other"
+        return f"none of {', '.join(map(called, candidates))} beats {against}, with intervals clear of each other"
     return f"{', '.join(better)} beat{'s' if len(better) == 1 else ''} {against}, with intervals clear of each other"
 
 

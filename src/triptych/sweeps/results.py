@@ -1,5 +1,6 @@
 """The end of a sweep: the table, the best configuration as a command, what mattered, and how seeds differ."""
 
+import json
 import os
 import shlex
 import statistics
@@ -11,8 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from triptych import compare
+from triptych.dashboards import report
+from triptych.dashboards.final_metrics import SEEDS_FILE
 from triptych.errors import UserError
 from triptych.explain.intervals import t_interval
+from triptych.explain.stability import HEADS_FILE, over_runs
+from triptych.folder import write_atomically
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis
 
@@ -98,6 +103,42 @@ def seeds_table(folder: SweepFolder, record: Record) -> Table | None:
     return table if table.row_count else None
 
 
+def heads_table(folder: SweepFolder, record: Record) -> Table | None:
+    """Of every configuration that ran with several seeds: how far its head statistics agree from seed to seed."""
+    table = Table(title="heads over seeds: mean rank correlation of a run with the others, 95 % interval")
+    for column in ("configuration", "statistic", "layers", "heads", "seeds"):
+        table.add_column(column, justify="left" if column in ("configuration", "statistic") else "right")
+    for words, trials in by_configuration(record).items():
+        runs = [run.path for trial in trials if (run := folder.run(trial)) is not None]
+        if len(runs) < 2 or not all((run / HEADS_FILE).exists() for run in runs):
+            continue
+        label = " ".join(words)
+        for name, found in over_runs(runs).items():
+            table.add_row(label, name, found["layers"].amount, found["heads"].amount, str(len(runs)))
+            label = ""
+    return table if table.row_count else None
+
+
+def keep_seeds(folder: SweepFolder, record: Record) -> None:
+    """In each run that has siblings of other seeds, ``seeds.json`` with their metrics together, and a report of it."""
+    for trials in by_configuration(record).values():
+        runs = [run for trial in trials if (run := folder.run(trial)) is not None]
+        if len(runs) < 2:
+            continue
+        metrics: dict[str, list[float]] = defaultdict(list)
+        for run in runs:
+            for name, value in run.summary().get("metrics", {}).items():
+                metrics[name].append(value)
+        kept = {
+            name: {**t_interval(values).to_json(), "sd": statistics.stdev(values)}
+            for name, values in metrics.items()
+            if len(values) > 1
+        }
+        for run in runs:
+            write_atomically(run.path / SEEDS_FILE, json.dumps({"metrics": kept}, indent=1) + "\n")
+            report.write(run.path)
+
+
 def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, float]) -> None:
     """Store and print what came out. base: the words all trials share. Raises UserError when no trial finished."""
     record = folder.read()
@@ -127,6 +168,9 @@ def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, flo
             console.print(f"no comparison: {error}", soft_wrap=True)
     if (seeds := seeds_table(folder, record)) is not None:
         console.print(seeds)
+        keep_seeds(folder, record)
+    if (heads := heads_table(folder, record)) is not None:
+        console.print(heads)
     for trial in failed:
         console.print(f"failed: {' '.join(trial['overrides'])}: {trial['why']}", soft_wrap=True, markup=False)
     if importance:
