@@ -1,12 +1,12 @@
 # Short names for everything a person does here; `make` alone lists them. GNU make 3.81 (macOS) is enough.
 #
 # args="..."   shell words that go to the script as Hydra overrides; the shell sees them, make does not expand them
-# input= reference= run= path= resume= output=   free text and paths: neither make, the shell nor Hydra reads them; the
+# input= reference= run= runs= path= resume= output=   free text and paths: neither make, the shell nor Hydra reads them; the
 #              scripts find them in the environment, byte for byte, as TRIPTYCH_INPUT, _RUN, _DATA_PATH, ...
 
 # make hands every variable of its command line to the recipes, and since 4.4 to $(shell) too, expanded: a
 # $(shell ...) in a text would run, a lone $( would stop make. So this stands before the first $(shell).
-unexport task args port input run path resume output reference
+unexport task sweep args port input run path resume output reference runs
 MAKEOVERRIDES =
 
 VENV ?= .venv
@@ -14,7 +14,7 @@ port ?= 6006
 ready := $(VENV)/.ready
 python := $(VENV)/bin/python
 
-.PHONY: help setup train evaluate predict report dashboard bench test test-slow clean FORCE
+.PHONY: help setup train sweep evaluate predict report compare dashboard bench test test-slow clean FORCE
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s  %s\n", $$1, $$2 }' Makefile
@@ -25,13 +25,22 @@ setup: ## make the environment .venv (other targets do so by themselves): PYTHON
 train: $(ready) ## train a model: make train task=charlm args="trainer.max_steps=200 attention=naive"
 	$(script)
 
+sweep: $(ready) ## vary options: make sweep task=vit sweep=lr, or args="optimizer.lr=1e-3,3e-3", or args="seeds=5"
+	$(script)
+
 evaluate: $(ready) ## test metrics again from a checkpoint: make evaluate run=runs/charlm/latest
 	$(script)
 
 predict: $(ready) ## use a trained model: make predict run=runs/charlm/latest input="The assert statement"
 	$(script)
 
+explain: $(ready) ## what the maps show, tested: make explain run=runs/vit/latest args="split=test n=64"
+	$(script)
+
 report: $(ready) ## rebuild a run's report.html: make report run=runs/charlm/latest
+	$(script)
+
+compare: $(ready) ## put runs side by side: make compare runs="runs/charlm/*" args="sort=test/loss"
 	$(script)
 
 dashboard: $(ready) ## TensorBoard on runs/: make dashboard port=6006
@@ -64,7 +73,7 @@ define newline
 endef
 quoted = '$(subst ','\'',$(subst $(newline), ,$(1)))'
 words_of_args = $(subst $(newline), ,$(value args))
-script = $(python) scripts/$@.py$(if $(value task), task=$(call quoted,$(value task)))$(if $(value args), $(words_of_args))
+script = $(python) scripts/$@.py$(if $(value task), task=$(call quoted,$(value task)))$(if $(value sweep), sweep=$(call quoted,$(value sweep)))$(if $(value args), $(words_of_args))
 
 # ---- the environment ----
 
@@ -99,9 +108,10 @@ $(eval $(call raw,path,DATA_PATH))
 $(eval $(call raw,resume,RESUME))
 $(eval $(call raw,output,OUTPUT))
 $(eval $(call raw,reference,REFERENCE))
+$(eval $(call raw,runs,RUNS))
 
 # make ignores a variable it has no use for: seed=3 would train with another seed and say nothing.
-known := task args port input run path resume output reference VENV PYTHON SHELL MAKEFLAGS MAKEOVERRIDES
+known := task sweep args port input run path resume output reference runs VENV PYTHON SHELL MAKEFLAGS MAKEOVERRIDES
 unknown := $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifeq ($(MAKELEVEL),0)
 ifneq ($(unknown),)

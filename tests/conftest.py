@@ -51,6 +51,7 @@ TINY = (
     "maps.every_n_steps=20",
     "maps.length=16",
     "sample.length=20",
+    "explain.examples=0",
 )
 
 Composed = Callable[..., DictConfig]
@@ -120,6 +121,7 @@ SUMS = (
     "maps.every_n_steps=30",
     "task.beam=2",
     "sample.sentences=2",
+    "explain.examples=0",
 )
 SUMS_MODEL = (
     "model.encoder_depth=1",

@@ -67,7 +67,7 @@ def test_every_option_composes_and_names_only_real_arguments(group: str, stem: s
     """A misspelt or outdated key would fail in the first step, or be ignored."""
     task = task_of(group, stem)
     config = composed("train", f"task={task}", *([] if group == "task" else [f"{group}={stem}"]))
-    for part in made_by(config if group in ("task", "experiment") else config[group]):
+    for part in made_by(config if group in ("task", "experiment", "sweep") else config[group]):
         target = get_method(part._target_)
         takes = inspect.signature(target).parameters
         named = {str(key) for key in part if not str(key).startswith("_")} - OURS.get(

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "triptych"
 
 # What each part of the package may import of the package, besides itself. From left to right.
-LEAVES = {"errors", "machine", "options", "folder"}
+LEAVES = {"errors", "machine", "options", "folder", "processes"}
 MODEL_SIDE = {"data", "attention", "models", "tasks"}
 READER_SIDE = {"maps", "explain", "dashboards"}
 MAY_IMPORT = {
@@ -18,18 +18,27 @@ MAY_IMPORT = {
     "machine": {"errors"},
     "options": {"errors"},
     "folder": {"errors"},
-    "command": {"errors", "folder"},
+    "processes": set(),
+    "launch": {"errors"},
+    "launchers": {"errors"},
+    "sentences": {"errors"},
+    "command": {"errors", "folder", "sentences", "sweeps"},
     "data": {"errors"},
     "attention": {"errors"},
     "models": {"errors", "attention"},
-    "tasks": {"errors", "data", "attention", "models"},
+    "tasks": {"errors", "processes", "data", "attention", "models"},
     "maps": LEAVES | MODEL_SIDE | READER_SIDE,
     "explain": LEAVES | MODEL_SIDE | READER_SIDE,
     "dashboards": LEAVES | MODEL_SIDE | READER_SIDE,
     "resume": LEAVES | READER_SIDE,
     "build": LEAVES | MODEL_SIDE,
     "trained": LEAVES | MODEL_SIDE | READER_SIDE | {"build"},
-    "run": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "resume", "trained"},
+    "compare": LEAVES | READER_SIDE,
+    "sweeps": LEAVES | READER_SIDE | {"build", "compare", "launchers", "sentences", "trained"},
+    "assembly": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "launch", "sweeps", "trained"},
+    "explained": LEAVES | MODEL_SIDE | READER_SIDE | {"trained"},
+    "run": LEAVES | MODEL_SIDE | READER_SIDE | {"assembly", "build", "launch", "resume", "sweeps", "trained"},
+    "rank": {"errors", "launch", "run"},
     "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "command", "trained"},
 }
 # Parts that promise to need little: what they may import from outside, besides the standard library.

@@ -56,7 +56,7 @@ def executable(path: Path, text: str) -> None:
 def outside(**extra: str) -> dict[str, str]:
     """The environment of a shell that knows nothing of the make, or of the settings, that run this test."""
     ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "TRIPTYCH_", "FAKE_", "VENV", "PYTHON")
-    own = {"task", "args", "port", "input", "run", "path", "resume", "output", "reference"}
+    own = {"task", "sweep", "args", "port", "input", "run", "path", "resume", "output", "reference", "runs"}
     return {k: v for k, v in os.environ.items() if not k.startswith(ours) and k not in own} | extra
 
 
@@ -139,7 +139,7 @@ def sentence(result: subprocess.CompletedProcess[str]) -> str:
 
 def test_make_alone_lists_every_target_in_one_line_each(ready: Path) -> None:
     listed = [line.split()[0] for line in run_make(ready).stdout.splitlines()]
-    wanted = "help setup train evaluate predict report dashboard bench test test-slow clean"
+    wanted = "help setup train sweep evaluate predict explain report compare dashboard bench test test-slow clean"
     assert listed == wanted.split()
 
 
@@ -178,7 +178,7 @@ def test_dashboard_takes_a_port_and_refuses_a_word(ready: Path) -> None:
 
 
 def test_every_script_that_make_calls_has_its_target(ready: Path) -> None:
-    for name in ("train", "evaluate", "predict", "report", "bench"):
+    for name in ("train", "evaluate", "predict", "explain", "report", "bench"):
         run_make(ready, name)
         assert seen(ready)[0] == [f"scripts/{name}.py"]
 
@@ -233,7 +233,14 @@ def test_bytes_that_are_no_text_arrive_too(ready: Path) -> None:
     assert seen(ready)[1]["TRIPTYCH_INPUT"] == b"\xff\xfe $("
 
 
-PATHS = {"run": "RUN", "path": "DATA_PATH", "resume": "RESUME", "output": "OUTPUT", "reference": "REFERENCE"}
+PATHS = {
+    "run": "RUN",
+    "path": "DATA_PATH",
+    "resume": "RESUME",
+    "output": "OUTPUT",
+    "reference": "REFERENCE",
+    "runs": "RUNS",
+}
 
 
 def test_paths_arrive_as_typed_all_at_once(ready: Path) -> None:

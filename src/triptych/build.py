@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from hydra.utils import get_class, get_method, instantiate
+from lightning_fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import nn
 
@@ -20,6 +21,8 @@ WHOLE_NUMBERS = {  # and the least they may be
     "seed": 0,
     "validations": 1,
     "checkpoint_every": 1,
+    "explain.examples": 0,
+    "explain.seconds": 1,
     "trainer.max_steps": 1,
     "trainer.accumulate_grad_batches": 1,
     "trainer.log_every_n_steps": 1,
@@ -32,6 +35,7 @@ class Plan:
 
     device: torch.device
     validation_every: int  # training batches between two validations
+    processes: int  # that train together on each machine
 
 
 def check(config: DictConfig) -> type[Task]:
@@ -70,9 +74,7 @@ def check(config: DictConfig) -> type[Task]:
     if config.compile not in (True, False, "auto"):
         raise UserError(f"compile={config.compile}; it must be true, false or auto")
     _device(config.trainer.accelerator)
-    devices = config.trainer.devices
-    if devices not in (1, "auto") and not (isinstance(devices, ListConfig) and len(devices) == 1):
-        raise UserError(f"trainer.devices={devices}: one process trains; use 1, or a list of one such as [0]")
+    _check_processes(config)
     for name, logger in (config.get("logger") or {}).items():
         if name == "wandb":
             _check_wandb(logger)
@@ -97,11 +99,82 @@ def settle(config: DictConfig, stored: DictConfig | None) -> Plan:
         config.trainer.precision = machine.precision(config.model.get("width", 0), device)
     max_steps, accumulate = config.trainer.max_steps, config.trainer.accumulate_grad_batches
     every = max(1, max_steps // config.validations) * accumulate
-    return Plan(device=device, validation_every=every)
+    return Plan(device=device, validation_every=every, processes=processes(config))
+
+
+def processes(config: DictConfig) -> int:
+    """How many processes train together on this machine."""
+    devices = config.trainer.devices
+    if "strategy" not in config.trainer:
+        return 1
+    if devices in ("auto", -1):
+        return max(1, torch.cuda.device_count()) if _device(config.trainer.accelerator).type == "cuda" else 1
+    return len(devices) if isinstance(devices, ListConfig) else devices
+
+
+def meeting(config: DictConfig) -> dict[str, Any]:
+    """Where the processes are and meet, as arguments of ``launch.world``."""
+    nodes, port = config.trainer.get("num_nodes", 1), config.trainer.get("port")
+    return {"nodes": nodes, "port": port, "device": _device(config.trainer.accelerator)}
+
+
+def alone(config: DictConfig) -> DictConfig:
+    """The same for one process."""
+    found = config.copy()
+    found.trainer = {
+        key: value for key, value in config.trainer.items() if key not in ("strategy", "num_nodes", "port")
+    }
+    if isinstance(config.trainer.devices, ListConfig):
+        found.trainer.devices = config.trainer.devices[:1]
+    elif "strategy" in config.trainer:
+        found.trainer.devices = 1
+    return found
+
+
+def sharded(config: DictConfig) -> bool:
+    """Whether every process keeps only a part of the model's parameters."""
+    return "strategy" in config.trainer and "ModelParallel" in config.trainer.strategy._target_
+
+
+def _check_processes(config: DictConfig) -> None:
+    """Raise UserError for processes that cannot train together, or not this model."""
+    devices, device = config.trainer.devices, _device(config.trainer.accelerator)
+    listed = isinstance(devices, ListConfig)
+    if "strategy" not in config.trainer:
+        if devices not in (1, "auto") and not (listed and len(devices) == 1):
+            raise UserError(
+                f"trainer.devices={devices}: one process trains; use 1, a list of one such as [0], or trainer=ddp"
+            )
+        return
+    if not listed and devices not in ("auto", -1) and (type(devices) is not int or devices < 1):
+        raise UserError(f"trainer.devices={devices}; it must be a number of processes, auto, or a list of GPUs")
+    for key, least in (("num_nodes", 1), ("port", 1)):
+        number = config.trainer.get(key)
+        if number is not None and (type(number) is not int or not least <= number < 65536):
+            raise UserError(f"trainer.{key}={number}; it must be a whole number from {least} to 65535")
+    if sharded(config):
+        if device.type != "cuda":
+            raise UserError(
+                f"trainer=fsdp shares a model among GPUs, and this would run on {device.type}: use trainer=ddp"
+            )
+        if config.optimizer._target_.endswith(".muon"):
+            raise UserError("trainer=fsdp splits the matrices that optimizer=muon needs whole: use optimizer=adamw")
+        if config.compile is True:
+            raise UserError("compile=true: trainer=fsdp trains without; use compile=false, or trainer=ddp")
+        if config.ema is not None:
+            raise UserError(
+                f"ema={config.ema}: trainer=fsdp keeps no average of the weights; use trainer=ddp, or ema=null"
+            )
+    together = processes(config) * config.trainer.num_nodes
+    batch = config.data.get("batch_size")
+    if batch is not None and batch < together:
+        raise UserError(f"data.batch_size={batch} is less than one example for each of {together} processes")
 
 
 def settle_compile(config: DictConfig, model: nn.Module, positions_per_step: int, plan: Plan) -> bool:
     """Whether to compile; replaces ``compile=auto`` in the configuration by the answer."""
+    if config.compile == "auto" and sharded(config):
+        config.compile = False
     if config.compile == "auto":
         positions = positions_per_step * config.trainer.max_steps * config.trainer.accumulate_grad_batches
         config.compile = machine.compile_pays(parameter_count(model), positions, plan.device)
@@ -145,15 +218,21 @@ def build_task(config: DictConfig, model: nn.Module, *, compiled: bool) -> Task:
 
 def build_trainer(config: DictConfig, folder: Path | None, **more: Any) -> pl.Trainer:
     """Lightning's Trainer as configured, without the parts that triptych shows or decides by itself."""
+    configured = config.trainer.copy()
+    OmegaConf.set_struct(configured, False)
+    configured.pop("port", None)
+    if sharded(config):  # Lightning's own "auto" is the number of machines
+        configured.strategy.data_parallel_size = processes(config) * config.trainer.num_nodes
     fixed = {
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
+        "plugins": [LightningEnvironment()],  # or Lightning would take a Slurm job for its own
         "default_root_dir": str(folder) if folder else None,
     }
     try:
-        return instantiate(config.trainer, **{**fixed, **more})
+        return instantiate(configured, **{**fixed, **more})
     except Exception as error:
         cause = error.__cause__ or error  # Lightning's own words are inside Hydra's
         raise UserError(f"trainer: {' '.join(str(cause).split())[:300]}") from error

@@ -146,7 +146,7 @@ def checkpoint_contents(path: Path) -> dict[str, Any]:
 
 def differing(one: DictConfig, other: DictConfig, ignored: tuple[str, ...]) -> list[str]:
     """Dotted keys whose values differ between two configurations, without those at or below ``ignored``."""
-    flat_one, flat_other = _flat(one), _flat(other)
+    flat_one, flat_other = flat(one), flat(other)
     missing = object()
     return [
         key
@@ -196,15 +196,16 @@ def literal_text(text: str) -> str:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
-def _flat(config: DictConfig) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(config: DictConfig) -> dict[str, Any]:
+    """Dotted keys and values of a configuration, filled in; a list, and an empty part, is one value."""
+    found: dict[str, Any] = {}
 
     def walk(value: Any, prefix: str) -> None:
         if isinstance(value, dict) and value:
             for key, item in value.items():
                 walk(item, f"{prefix}.{key}" if prefix else str(key))
         else:
-            flat[prefix] = value
+            found[prefix] = value
 
     walk(OmegaConf.to_container(config, resolve=True), "")
-    return flat
+    return found

@@ -24,6 +24,7 @@ LENGTH_AND_LOGGING = (
     "logger",
     "maps",
     "sample",
+    "explain",
 )
 
 
@@ -81,7 +82,7 @@ def named(config: DictConfig, task: str) -> Resumed | None:
 def newest(config: DictConfig, task: str, fingerprint: str) -> Resumed | None:
     """For ``resume=auto``: the newest unfinished run of the same configuration and data that no process holds."""
     for found in folder.all_runs(Path(config.runs), task):
-        if found.summary().get("status") == "finished" or _fingerprint(found) not in (None, fingerprint):
+        if found.summary().get("status") in ("finished", "pruned") or _fingerprint(found) not in (None, fingerprint):
             continue
         try:
             stored = found.config()

@@ -7,29 +7,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, folder, options
+from triptych import build, folder, launch, options
+from triptych.assembly import Assembly, assemble, learner
 from triptych.dashboards import publish, report
-from triptych.dashboards.live import Live
-from triptych.dashboards.metrics_file import MetricsFile
-from triptych.dashboards.samples import Samples
-from triptych.dashboards.tables import Tables
-from triptych.explain.beside import beside
+from triptych.errors import Requeued
 from triptych.folder import RunFolder
+from triptych.launch import World
 from triptych.maps.callback import MapsCallback, check_choice
+from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count
 from triptych.resume import Resumed, named, newest
-from triptych.tasks.averaging import Averaged
+from triptych.sweeps.pruning import Pruned, Trial, trial_of
 from triptych.tasks.base import Task
-from triptych.tasks.checkpoints import Checkpoints, Interrupted, WholeFiles
+from triptych.tasks.checkpoints import Interrupted
 from triptych.trained import measure, plain, quiet, weights
 
 console = Console(highlight=False)
@@ -38,10 +35,37 @@ console = Console(highlight=False)
 def train(config: DictConfig) -> RunFolder:
     """Train as configured, test the best checkpoint, and leave a run folder (see README, "A run's folder")."""
     quiet()
+    trial = trial_of(config)
     task_class = build.check(config)
     options.check(config.maps, MapsCallback.__init__, "maps")
     options.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
+    with launch.world(build.processes(config), **build.meeting(config)) as world:
+        return join(world) if world.rank else _prepare(config, task_class, world, trial)
+
+
+def join(world: World) -> RunFolder:
+    """Train in the run that rank 0 of ``world`` has prepared, and leave every file to it."""
+    quiet()
+    run = RunFolder(world.share(None))
+    config = run.config()
+    data = build.build_data(config)
+    data.open()
+    if run.checkpoint:
+        step = folder.checkpoint_contents(run.checkpoint)["global_step"]
+        data.start = step * config.trainer.accumulate_grad_batches
+    task, plan = learner(config, data, None)
+    parts = assemble(config, plan, data, task, run, world, Console(quiet=True), None, None)
+    world.connect(plan.device)
+    try:
+        parts.fit(task, data, run)
+    except Interrupted as error:
+        raise SystemExit(130) from error
+    world.disconnect()
+    return run
+
+
+def _prepare(config: DictConfig, task_class: type[Task], world: World, trial: Trial | None) -> RunFolder:
     resumed = named(config, task_class.name)
     run = resumed.folder if resumed else None
     try:
@@ -62,110 +86,83 @@ def train(config: DictConfig) -> RunFolder:
             data.start = resumed.step * config.trainer.accumulate_grad_batches
         config.resume = None  # what is stored composes again to a run of its own
 
-        plan = build.settle(config, resumed.config if resumed else None)
-        pl.seed_everything(config.seed, verbose=False)
-        model = build.build_model(config, data.sizes)
-        build.check_attention(model, plan, config.trainer.precision, training=True)
-        positions = data.positions_per_batch(getattr(model, "context", 1))
-        compiled = build.settle_compile(config, model, positions, plan)
-        task = build.build_task(config, model, compiled=compiled)
+        task, plan = learner(config, data, resumed.config if resumed else None)
         # Whatever these refuse, they refuse while there is no folder yet.
         task.configure_optimizers()
         task.check_sample(**plain(config.sample))
-        check_choice(model, plain(config.maps))
+        check_choice(task.model, plain(config.maps))
         run = run or folder.create(Path(config.runs), task_class.name)
-        return _fit(config, plan, data, task, run, resumed)
+        return _fit(config, plan, data, task, run, resumed, world, trial)
     finally:
         if run:
             run.release()
 
 
 def _fit(
-    config: DictConfig, plan: build.Plan, data: Any, task: Task, run: RunFolder, resumed: Resumed | None
+    config: DictConfig,
+    plan: build.Plan,
+    data: Any,
+    task: Task,
+    run: RunFolder,
+    resumed: Resumed | None,
+    world: World,
+    trial: Trial | None,
 ) -> RunFolder:
-    resumed_at = resumed.step if resumed else None
     run.write_config(config)
     data.save(run.path)
     summary = _first_summary(config, data, task, resumed)
     run.write_summary(summary)
 
-    live = Live(unit=data.unit, console=console, log_every=config.trainer.log_every_n_steps)
-    checkpoints = Checkpoints(
-        folder=run.path / "checkpoints",
-        metric=config.watch.metric,
-        mode=config.watch.mode,
-        every_n_steps=config.checkpoint_every,
-        look_every=config.trainer.log_every_n_steps,
-    )
-    maps = MapsCallback(
-        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **plain(config.maps)
-    )
-    samples = Samples(
-        path=run.path / "samples.jsonl",
-        every_n_steps=config.maps.every_n_steps,
-        resumed_at=resumed_at,
-        options=plain(config.sample),
-    )
-    tables = Tables(folder=run.path)
-    measuring = beside(task.name, run.path)
-    callbacks: list[Any] = [live, maps, samples, tables, *([measuring] if measuring else []), checkpoints]
-    if config.ema is not None:
-        callbacks.insert(0, Averaged(decay=config.ema))
-    if config.early_stopping is not None:
-        callbacks.insert(0, EarlyStopping(config.watch.metric, mode=config.watch.mode, patience=config.early_stopping))
-    metrics_file = MetricsFile(path=run.path / "metrics.csv", resumed_at=resumed_at)
-    loggers = [metrics_file, *build.loggers(config, run.path, resumed_at=resumed_at)]
-    trainer = build.build_trainer(
-        config,
-        run.path,
-        callbacks=callbacks,
-        logger=loggers,
-        plugins=[WholeFiles()],
-        max_epochs=-1,
-        check_val_every_n_epoch=None,
-        val_check_interval=plan.validation_every,
-    )
-    for logger in loggers:
+    resumed_at = resumed.step if resumed else None
+    parts = assemble(config, plan, data, task, run, world, console, resumed_at, trial)
+    for logger in parts.loggers:
         logger.log_hyperparams(_hyperparameters(config))
     console.print(
-        f"{parameter_count(task.model):,} parameters on {plan.device.type}, {config.trainer.precision}"
-        f"{', compiled' if config.compile else ''}; attention {config.attention.backend}; run {run.path}",
+        f"{parameter_count(task.model):,} parameters on {plan.device.type}"
+        f"{f' in {world.size} processes' if world.size > 1 else ''}, {config.trainer.precision}"
+        f"{', compiled' if config.compile else ''}; attention {backends(task.model)}; run {run.path}",
         soft_wrap=True,
     )
 
     before, started = summary["fit_seconds"], time.perf_counter()
     try:
-        trainer.fit(
-            task,
-            datamodule=data,
-            ckpt_path=str(run.checkpoint) if run.checkpoint else None,
-            weights_only=True,
-        )
-        if checkpoints.measured_at != trainer.global_step:
-            _validate_last(trainer, task, data, checkpoints)
-        summary.update(_costs(before, task, trainer, live, maps, started))
+        world.share(run.path)
+        world.connect(plan.device)
+        parts.fit(task, data, run)
+        summary.update(_costs(before, task, parts, started))
+        world.disconnect()  # what follows is measured as `make evaluate` measures it, by one process
+        data.rank, data.processes = 0, 1
+        if build.sharded(config):  # a whole model again
+            task = build.build_task(config, build.build_model(config, data.sizes), compiled=False)
         task.model.load_state_dict(weights(run.path / folder.BEST))
-        summary["metrics"], summary["notes"] = measure(config, task, data, measuring)
-        summary["best_step"] = checkpoints.best_step
+        summary["metrics"], summary["notes"] = measure(config, task, data, parts.measuring)
+        summary["best_step"] = parts.checkpoints.best_step
         if task.answers:
             run.write_answers(task.answers)
-        tables.publish(task, data, loggers, "test", checkpoints.best_step or 0)
-        if measuring:
-            measuring.conclude(task, data, loggers, trainer.global_step)
-        _conclude(summary, loggers, run)
+        parts.tables.publish(task, data, parts.loggers, "test", parts.checkpoints.best_step or 0)
+        parts.measuring.conclude(task, data, parts.loggers, parts.trainer.global_step)
+        _conclude(summary, parts.loggers, run)
     except BaseException as error:
         asked = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
-        summary["status"] = "interrupted" if asked else "failed"
-        summary.update(_costs(before, task, trainer, live, maps, started))
+        pruned = isinstance(error, Pruned)
+        summary["status"] = "interrupted" if asked else "pruned" if pruned else "failed"
+        if pruned:  # the sweep gave it up: what it had reached stands, without a test
+            summary["metrics"] = {config.watch.metric: parts.checkpoints.best_score}
+            summary["notes"], summary["best_step"] = {"pruned": str(error)}, parts.checkpoints.best_step
+        summary.update(_costs(before, task, parts, started))
         _try(run.write_summary, summary)
         _try(report.write, run.path)
-        _try(publish.close, loggers, False)
+        _try(publish.close, parts.loggers, pruned)
+        if isinstance(error, Requeued):
+            raise
+        if asked and trial is not None:  # the sweep says how to go on
+            raise SystemExit(130) from error
         if asked:
             why = str(error) if isinstance(error, Interrupted) else "stopped"
             console.print(f"{why}; to go on: {_resume_command(config, run)}", soft_wrap=True)
             raise SystemExit(130) from error
         raise
-    _show_results(config, summary, samples.rows, run)
+    _show_results(config, summary, parts.samples.rows, run)
     return run
 
 
@@ -180,12 +177,6 @@ def _conclude(summary: dict[str, Any], loggers: list[Any], run: RunFolder) -> No
     run.write_summary(summary)
     publish.page(loggers, "report", report.write(run.path), step)
     publish.close(loggers, True)
-
-
-def _validate_last(trainer: pl.Trainer, task: Task, data: Any, checkpoints: Checkpoints) -> None:
-    """The last updates, when they are no whole interval between validations, count for the best checkpoint too."""
-    trainer.validate(task, datamodule=data, verbose=False)
-    checkpoints.consider(trainer)
 
 
 def _first_summary(config: DictConfig, data: Any, task: Task, resumed: Resumed | None) -> dict[str, Any]:
@@ -214,14 +205,12 @@ def _first_summary(config: DictConfig, data: Any, task: Task, resumed: Resumed |
     }
 
 
-def _costs(
-    before: float, task: Task, trainer: pl.Trainer, live: Live, maps: MapsCallback, started: float
-) -> dict[str, Any]:
+def _costs(before: float, task: Task, parts: Assembly, started: float) -> dict[str, Any]:
     """How far the run came, and what it took; ``before`` are the seconds it took before it was resumed."""
-    speed = live.seen_per_second
+    speed, maps = parts.live.seen_per_second, parts.maps
     return {
-        "steps": trainer.global_step,
-        "seen": {"value": task.seen, "unit": live.unit},
+        "steps": parts.trainer.global_step,
+        "seen": {"value": task.seen, "unit": parts.live.unit},
         "fit_seconds": round(before + time.perf_counter() - started, 2),
         "seen_per_second": None if speed is None else round(speed, 1),
         "maps": {"capture_error": maps.capture_error, "seconds": round(maps.seconds, 2)},

@@ -78,7 +78,8 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
     """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
-    trainer = build.build_trainer(config, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
+    alone = build.alone(config)
+    trainer = build.build_trainer(alone, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
     found: dict[str, float] = {}
     for run in (trainer.validate, trainer.test):
         found.update(run(task, datamodule=data, verbose=False)[0])
@@ -124,7 +125,8 @@ def predict(config: DictConfig) -> None:
     """Answer ``input`` with a trained model, streaming to standard output, or whole into the file ``output``."""
     quiet()
     trained = load(config.run or "", checkpoint=config.checkpoint)
-    set_backend(trained.model, config.attention)
+    if config.attention is not None:
+        set_backend(trained.model, config.attention)
     if config.input is None or config.input == "":
         raise UserError('input= is empty: give what the model is to answer, e.g. make predict run=... input="The "')
     drawn, given = config.maps.draw, str(config.input)
@@ -143,7 +145,8 @@ def predict(config: DictConfig) -> None:
         if not sites(trained.model):
             raise UserError("maps=true: this model has no attention to draw")
         into = Path(config.output or trained.folder.path / "predictions")
-        _draw_maps(trained, trained.task.inputs(trained.data, given, **looked_at), into, config.checkpoint)
+        draw_maps(trained, trained.task.inputs(trained.data, given, **looked_at), into, config.checkpoint)
+        console.print(f"maps              {into}\npage              {report.write(into)}", soft_wrap=True)
 
 
 def _counted(task: Task, given: str, pieces: Iterable[str]) -> Iterable[str]:
@@ -186,8 +189,11 @@ def _for_the_task(config: DictConfig, function: Callable[..., Any], task: Task) 
     return chosen
 
 
-def _draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str) -> None:
-    """Pictures of every layer's maps for what a person gave, one set per example, and a page to look through all."""
+def draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str) -> int:
+    """Records and pictures of every layer's maps, one set per example: a folder that ``report.write`` makes a page of.
+
+    Returns the checkpoint's step.
+    """
     summary = trained.folder.summary()
     step = folder.checkpoint_contents(trained.folder.path / "checkpoints" / f"{checkpoint}.ckpt")["global_step"]
     more = beside(trained.task.name, trained.folder.path)
@@ -205,11 +211,11 @@ def _draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: st
             fingerprint=str(summary.get("data", {}).get("fingerprint", "")),
         )
         every += records
-        name = stem = _file_name(probe.example)
+        name = stem = file_name(probe.example)
         while name in names:  # a.png and a.jpg, or a.png of two folders
             name = f"{stem}-{len(names)}"
         names.add(name)
-        drawn = more.pictures(trained.task, probe, step) if more else {}
+        drawn = more.pictures(trained.task, probe, step)
         for title, picture in {"": overview(records), **drawn}.items():
             render.write_png(picture, into / f"{name}{title and '-'}{title}.png")
         for record in records:
@@ -219,10 +225,10 @@ def _draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: st
     save(every, into / "maps" / f"step-{step:08d}.safetensors")
     of = {key: summary[key] for key in ("task", "data", "versions") if key in summary}
     folder.write_atomically(into / folder.SUMMARY, json.dumps({**of, "status": "prediction"}))
-    console.print(f"maps              {into}\npage              {report.write(into)}", soft_wrap=True)
+    return step
 
 
-def _file_name(example: str) -> str:
+def file_name(example: str) -> str:
     """The example as part of a file's name: a picture's own, or the first words of a sentence."""
     return re.sub(r"[^\w.,-]+", "_", Path(example.replace("/", "_") if " " in example else example).stem)[:60]
 

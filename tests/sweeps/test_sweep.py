@@ -131,8 +131,8 @@ def test_seeds_repeat_a_run_and_show_mean_and_interval(swept: Swept) -> None:
     assert [trial["overrides"] for trial in record["trials"]] == [["seed=4"], ["seed=5"], ["seed=6"]]
     values = [trial["value"] for trial in record["trials"]]
     mean = sum(values) / 3
-    assert "over seeds: mean, standard deviation, 95 % interval" in swept.out
-    assert f"{mean:.4f}" in swept.out
+    assert "mean ± standard deviation [95 % interval]" in swept.out
+    assert re.search(rf"val/loss +{mean:.3f} ± ", swept.out)
     assert "seed=4" not in swept.out.splitlines()[-1], "the configuration is what is best, not a seed"
     assert "heads over seeds: mean rank correlation" in swept.out
     at = all_sweeps(swept.runs)[0].path

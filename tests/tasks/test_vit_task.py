@@ -27,6 +27,7 @@ SMALL = (
     "trainer.max_steps=60",
     "scheduler.warmup_steps=5",
     "trainer.log_every_n_steps=5",
+    "explain.examples=0",
     "validations=2",
     "maps.every_n_steps=30",
     "logger=tensorboard",
@@ -166,8 +167,8 @@ def test_what_does_not_fit_is_refused(override: str, said: str, tmp_path: Path, 
 def test_the_sentence_is_the_users_also_from_inside_hydra(tmp_path: Path) -> None:
     from hydra.errors import InstantiationException
 
-    from triptych.command import _configuration_sentence
     from triptych.run import train
+    from triptych.sentences import _configuration_sentence
 
     with pytest.raises(InstantiationException) as caught:
         train(compose_vit("model.patch_size=3", f"runs={tmp_path}"))

@@ -31,8 +31,7 @@ class Terminal:
         if left_out := len(self.runs.keys) - keys + len(self.runs.metrics) - metrics:
             yield Text(f"{left_out} more columns are in compare.csv and compare.html")
         if self.runs.seeds:
-            seeds = [self._seeds(self.runs.keys[:keys], self.runs.metrics[:n]) for n in range(metrics, 0, -1)]
-            yield next((table for table in seeds if _width(table, console, options) <= options.max_width), seeds[-1])
+            yield self._seeds()
 
     def _table(self, keys: Sequence[str], metrics: Sequence[str]) -> Table:
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -52,19 +51,18 @@ class Terminal:
             shown.add_row(*map(Text, cells))
         return shown
 
-    def _seeds(self, keys: Sequence[str], metrics: Sequence[str]) -> Table:
-        shown = Table(
-            box=box.SIMPLE_HEAD, pad_edge=False, title="over seeds: mean ± standard deviation [95 % interval]"
-        )
-        for head in (*(self.runs.short[key] for key in keys), "seeds"):
-            shown.add_column(Text(head), overflow="fold")
-        for head in metrics:
-            shown.add_column(Text(head), justify="right", no_wrap=True)
+    def _seeds(self) -> Table:
+        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="over seeds")
+        for head in ("configuration", "metric"):
+            shown.add_column(head, overflow="fold")
+        shown.add_column("mean ± standard deviation [95 % interval]", justify="right", no_wrap=True)
+        shown.add_column("seeds", overflow="fold")
         for group in self.runs.seeds:
-            cells = [written(group.values.get(key, ABSENT)) for key in keys]
-            cells.append(", ".join(map(str, group.seeds)))
-            cells += [spread(group, name) for name in metrics]
-            shown.add_row(*map(Text, cells))
+            options = {self.runs.short[key]: written(group.values.get(key, ABSENT)) for key in self.runs.keys}
+            first = [", ".join(f"{name}={value}" for name, value in options.items()), ", ".join(map(str, group.seeds))]
+            for name in self.runs.metrics:
+                shown.add_row(*map(Text, (first[0], name, spread(group, name), first[1])))
+                first = ["", ""]
         return shown
 
 

@@ -1,16 +1,55 @@
 """Batches: typed, and each a pure function of (seed, epoch, k), so that resuming or splitting needs no replay."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 
+class Batch(ABC):
+    """A batch, or one process's part of it.
+
+    share: what this part's mean loss counts in the mean over processes; 1 where all parts are alike.
+    whole: ``seen`` of the whole batch, where this is a part of it.
+    """
+
+    share: ClassVar[float] = 1.0  # no fields: a part differs in them from its batch
+    whole: ClassVar[int | None] = None
+
+    @property
+    @abstractmethod
+    def seen(self) -> int:
+        """How much of its task's unit is in it."""
+
+    @property
+    @abstractmethod
+    def costs(self) -> Tensor:
+        """N whole numbers: what each example costs to compute."""
+
+    @abstractmethod
+    def take(self, rows: Tensor) -> "Batch":
+        """The examples ``rows``."""
+
+    def part(self, rank: int, processes: int) -> "Batch":
+        """What process ``rank`` computes of this batch, the cost being balanced; all parts together are the batch.
+
+        Where there are fewer examples than processes, some compute one that counts nothing.
+        """
+        if processes == 1:
+            return self
+        rows = balanced(self.costs, processes)[rank]
+        mine = self.take(rows if len(rows) else torch.tensor([0]))
+        share = mine.seen / self.seen * processes if len(rows) else 0.0
+        vars(mine).update(share=share, whole=self.seen)
+        return mine
+
+
 @dataclass
-class TextBatch:
+class TextBatch(Batch):
     """Windows of text for a language model: ``targets`` are ``tokens`` one position later."""
 
     tokens: Tensor  # B T
@@ -21,9 +60,18 @@ class TextBatch:
         """Characters that this batch predicts."""
         return self.targets.numel()
 
+    @property
+    def costs(self) -> Tensor:
+        """N ones: windows are alike."""
+        return torch.ones(len(self.tokens), dtype=torch.long)
+
+    def take(self, rows: Tensor) -> "TextBatch":
+        """The windows ``rows``."""
+        return replace(self, tokens=self.tokens[rows], targets=self.targets[rows])
+
 
 @dataclass
-class TranslationBatch:
+class TranslationBatch(Batch):
     """Sentence pairs, padded with id 0 behind their ends. ``target`` is what the decoder reads, ``expected`` what it
     should answer at the same positions: one token later, up to the end token."""
 
@@ -37,9 +85,26 @@ class TranslationBatch:
         """Real target tokens: end tokens count, padding does not."""
         return int((self.expected != 0).sum())
 
+    @property
+    def costs(self) -> Tensor:
+        """N: real tokens of both sides."""
+        return (self.source != 0).sum(1) + (self.expected != 0).sum(1)
+
+    def take(self, rows: Tensor) -> "TranslationBatch":
+        """The pairs ``rows``, padded no further than the longest of them."""
+        source, expected = self.source[rows], self.expected[rows]
+        read, written = int((source != 0).sum(1).max()), int((expected != 0).sum(1).max())
+        return replace(
+            self,
+            source=source[:, :read],
+            target=self.target[rows, :written],
+            expected=expected[:, :written],
+            rows=self.rows[rows],
+        )
+
 
 @dataclass
-class ImageBatch:
+class ImageBatch(Batch):
     """Normalised images; ``labels`` are classes, or shares of all classes where images were mixed."""
 
     images: Tensor  # B C H W
@@ -49,6 +114,15 @@ class ImageBatch:
     def seen(self) -> int:
         """Images in this batch."""
         return len(self.images)
+
+    @property
+    def costs(self) -> Tensor:
+        """N ones: images have one size."""
+        return torch.ones(len(self.images), dtype=torch.long)
+
+    def take(self, rows: Tensor) -> "ImageBatch":
+        """The images ``rows``."""
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
 
 
 @dataclass
@@ -76,14 +150,15 @@ class TrainingBatches(Protocol):
 
 
 class _OnDemand(Dataset):
-    """Adapter: DataLoader asks for the n-th batch of the whole run."""
+    """Adapter: DataLoader asks for the n-th batch of the whole run, and gets this process's part of it."""
 
-    def __init__(self, batches: TrainingBatches) -> None:
-        self.batches = batches
+    def __init__(self, batches: TrainingBatches, rank: int, processes: int) -> None:
+        self.batches, self.rank, self.processes = batches, rank, processes
 
     def __getitem__(self, n: int) -> Any:
         epoch, k = divmod(n, self.batches.per_epoch)
-        return self.batches.batch(epoch, k)
+        batch = self.batches.batch(epoch, k)
+        return batch if self.processes == 1 else batch.part(self.rank, self.processes)
 
 
 class _From(Sampler[int]):
@@ -99,10 +174,31 @@ class _From(Sampler[int]):
             n += 1
 
 
-def training_loader(batches: TrainingBatches, *, start: int, workers: int, pin_memory: bool) -> DataLoader:
-    """An endless loader whose first batch is number ``start`` of the run (0 unless it resumes)."""
+class Parts(Dataset):
+    """One process's parts of the batches of an evaluation: together, the processes see every example once."""
+
+    def __init__(self, batches: Any, rank: int, processes: int) -> None:
+        self.batches, self.rank, self.processes = batches, rank, processes
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, k: int) -> Any:
+        if not 0 <= k < len(self):
+            raise IndexError(k)
+        batch = self.batches[k]
+        return batch if self.processes == 1 else batch.part(self.rank, self.processes)
+
+
+def training_loader(
+    batches: TrainingBatches, *, start: int, workers: int, pin_memory: bool, rank: int = 0, processes: int = 1
+) -> DataLoader:
+    """An endless loader whose first batch is number ``start`` of the run (0 unless it resumes).
+
+    Each of several processes gets its part of every batch; see ``Batch.part``.
+    """
     return DataLoader(
-        _OnDemand(batches),
+        _OnDemand(batches, rank, processes),
         batch_size=None,
         sampler=_From(start),
         num_workers=workers,
@@ -110,6 +206,20 @@ def training_loader(batches: TrainingBatches, *, start: int, workers: int, pin_m
         # Without its own generator a loader draws from the global one, which dropout uses: resuming would differ.
         generator=torch.Generator().manual_seed(0),
     )
+
+
+def balanced(costs: Tensor, parts: int) -> list[Tensor]:
+    """Rows 0 to N - 1 in ``parts`` parts of about the same cost, each in ascending order.
+
+    The costliest first, each to the part that has least so far; equally long parts where all cost the same.
+    """
+    found: list[list[int]] = [[] for _ in range(parts)]
+    totals = [0] * parts
+    for row in costs.argsort(descending=True, stable=True).tolist():
+        part = min(range(parts), key=totals.__getitem__)
+        found[part].append(row)
+        totals[part] += int(costs[row])
+    return [torch.tensor(sorted(rows), dtype=torch.long) for rows in found]
 
 
 def permutation(count: int, seed: int, epoch: int) -> Tensor:

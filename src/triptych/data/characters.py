@@ -120,6 +120,22 @@ class CharacterData(TaskData):
             found.append(Probe(f"validation characters {start} to {start + length - 1}", batch, labels))
         return found
 
+    def written(self, text: str) -> Probe:
+        """A person's text as a probe. Raises UserError when it is empty or longer than the model's context."""
+        ids = self.tokenizer.encode(text)
+        if not ids:
+            raise UserError("input= is empty: give the text that the model is to read")
+        if len(ids) > self.context:
+            raise UserError(
+                f"input= has {len(ids)} characters, and this model reads {self.context} at most (model.context)"
+            )
+        return self.stretch(torch.tensor(ids), self.tokenizer.decode(ids))
+
+    def stretch(self, ids: Tensor, example: str) -> Probe:
+        """Characters (T ids) as a probe; what follows them is not known, so its targets end with their beginning."""
+        batch = TextBatch(tokens=ids[None], targets=ids[None].roll(-1, 1))
+        return Probe(example, batch, {"text": self.tokenizer.labels(ids.tolist())})
+
     def prompt(self) -> str:
         """How sampled text begins: the first line of the validation text."""
         text = self.tokenizer.decode(self.ids["validation"][: self.context].tolist())

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from triptych.data import sources
-from triptych.data.batches import Probe, TrainingBatches, training_loader
+from triptych.data.batches import Parts, Probe, TrainingBatches, training_loader
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ class TaskData(pl.LightningDataModule, ABC):
 
     source, path, config, revision, files, columns, splits: see ``sources.open``. seed: decides the order of training.
     workers: processes that make batches. start: number of the run's next training batch; set when a run resumes.
-    training: the training batches, once opened. fingerprint: of the content, once opened; see ``sources.fingerprint``.
+    rank, processes: which of how many processes this is; each is given its part of every batch.
+    training: the training batches, once opened.
+    fingerprint: of the content, once opened; see ``sources.fingerprint``.
     """
 
     unit: ClassVar[str]  # what is counted: "characters", "images"
@@ -50,6 +52,7 @@ class TaskData(pl.LightningDataModule, ABC):
         self.files, self.columns, self.splits = files, columns, splits
         self.seed, self.workers = seed, workers
         self.start = 0
+        self.rank, self.processes = 0, 1
 
     def _read(self, *, document: bool, stratify: str | None = None) -> "DatasetDict":
         """What the settings name, as train, validation and test, and its fingerprint; see ``sources.open``."""
@@ -108,7 +111,14 @@ class TaskData(pl.LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader:
         pin_memory = torch.cuda.is_available()
-        return training_loader(self.training, start=self.start, workers=self.workers, pin_memory=pin_memory)
+        return training_loader(
+            self.training,
+            start=self.start,
+            workers=self.workers,
+            pin_memory=pin_memory,
+            rank=self.rank,
+            processes=self.processes,
+        )
 
     def val_dataloader(self) -> DataLoader:
         return self._in_order("validation")
@@ -119,4 +129,5 @@ class TaskData(pl.LightningDataModule, ABC):
     def _in_order(self, split: str) -> DataLoader:
         # With its own generator: a loader draws a number from the global one otherwise, which dropout uses.
         generator = torch.Generator().manual_seed(0)
-        return DataLoader(self.evaluation(split), batch_size=None, num_workers=self.workers, generator=generator)
+        batches = Parts(self.evaluation(split), self.rank, self.processes)
+        return DataLoader(batches, batch_size=None, num_workers=self.workers, generator=generator)

@@ -80,29 +80,6 @@ def grid_importance(record: Record, axes: dict[str, Axis]) -> dict[str, float]:
     return dict(sorted(((name, share / total) for name, share in found.items()), key=lambda each: -each[1]))
 
 
-def seeds_table(folder: SweepFolder, record: Record) -> Table | None:
-    """Every metric of every configuration that ran with several seeds: mean, standard deviation, 95 % interval."""
-    table = Table(title="over seeds: mean, standard deviation, 95 % interval (Student's t)")
-    for column in ("configuration", "metric", "mean", "sd", "95 % interval", "seeds"):
-        table.add_column(column, justify="left" if column in ("configuration", "metric") else "right")
-    for words, trials in by_configuration(record).items():
-        if len(trials) < 2:
-            continue
-        runs = [run for trial in trials if (run := folder.run(trial)) is not None]
-        metrics: dict[str, list[float]] = defaultdict(list)
-        for run in runs:
-            for name, value in run.summary().get("metrics", {}).items():
-                metrics[name].append(value)
-        label = " ".join(words)
-        for name, values in metrics.items():
-            interval = t_interval(values)
-            spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
-            ends = f"{interval.low:.4f} to {interval.high:.4f}"
-            table.add_row(label, name, f"{interval.mean:.4f}", spread, ends, str(len(values)))
-            label = ""
-    return table if table.row_count else None
-
-
 def heads_table(folder: SweepFolder, record: Record) -> Table | None:
     """Of every configuration that ran with several seeds: how far its head statistics agree from seed to seed."""
     table = Table(title="heads over seeds: mean rank correlation of a run with the others, 95 % interval")
@@ -166,9 +143,7 @@ def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, flo
             console.print(f"as a page   {comparison.page}\nas numbers  {comparison.csv}", soft_wrap=True)
         except UserError as error:
             console.print(f"no comparison: {error}", soft_wrap=True)
-    if (seeds := seeds_table(folder, record)) is not None:
-        console.print(seeds)
-        keep_seeds(folder, record)
+    keep_seeds(folder, record)
     if (heads := heads_table(folder, record)) is not None:
         console.print(heads)
     for trial in failed:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
-from triptych.data.batches import Probe
+from triptych import processes
+from triptych.data.batches import Probe, generator_for
 from triptych.data.module import TaskData
 from triptych.errors import UserError
+from triptych.tasks import sharding
 
 OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -120,8 +122,9 @@ class Task(pl.LightningModule, ABC):
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         loss, _ = self.loss(self.answer(self.running, batch), batch)
-        self.seen += batch.seen
-        return loss
+        self.seen += batch.seen if batch.whole is None else batch.whole
+        # Processes average their gradients: so weighted, that is the mean over the whole batch, not a mean of means.
+        return loss if batch.share == 1.0 else loss * batch.share
 
     def validation_step(self, batch: Any, index: int) -> None:
         self._evaluate("val", batch)
@@ -131,6 +134,8 @@ class Task(pl.LightningModule, ABC):
 
     def _evaluate(self, split: str, batch: Any) -> None:
         answer = self.answer(self.model, batch)
+        if batch.share == 0.0:
+            return  # another process counts it
         loss, count = self.loss(answer, batch)
         self.mean_loss(split).update(loss.double(), weight=count)
         self.evaluated(split, answer, batch)
@@ -158,6 +163,11 @@ class Task(pl.LightningModule, ABC):
         """Mean loss over what of ``split`` ("val" or "test") was measured since the last reset."""
         return cast(MeanMetric, self.split_loss[split])
 
+    def configure_model(self) -> None:
+        """Split the model where ``trainer=fsdp`` asks for it."""
+        if (mesh := sharding.mesh_of(self.trainer)) is not None:
+            sharding.shard(self.model, mesh)
+
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.model)
         scheduler = self.scheduler(optimizer)
@@ -166,16 +176,25 @@ class Task(pl.LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Plain tensors: they load with weights_only.
         checkpoint["seen"] = self.seen
-        checkpoint["random_state"] = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+        on_gpu = self.device.type == "cuda"
+        mine = {"cpu": torch.get_rng_state(), "cuda": [torch.cuda.get_rng_state(self.device)] if on_gpu else []}
+        first, *others = processes.gather(mine)
+        checkpoint["random_state"] = {**first, "others": others}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.seen = checkpoint["seen"]
-        self._random_state = checkpoint["random_state"]
+        first = checkpoint["random_state"]
+        states = [first, *first.get("others", [])]
+        # With another number of processes each begins a new sequence.
+        self._random_state = states[processes.rank()] if len(states) == processes.size() else None
 
     def on_train_start(self) -> None:
         # Last before the first batch: whatever draws between loading and here would shift dropout.
         if self._random_state is not None:
             torch.set_rng_state(self._random_state["cpu"].cpu())
-            if len(self._random_state["cuda"]) == torch.cuda.device_count():
-                torch.cuda.set_rng_state_all([state.cpu() for state in self._random_state["cuda"]])
+            if self.device.type == "cuda" and len(self._random_state["cuda"]) == 1:
+                torch.cuda.set_rng_state(self._random_state["cuda"][0].cpu(), self.device)
             self._random_state = None
+        elif processes.size() > 1:  # Lightning has given all of them the same: their dropout would be the same
+            own = generator_for(torch.initial_seed(), processes.rank(), self.trainer.global_step)
+            torch.manual_seed(own.initial_seed())

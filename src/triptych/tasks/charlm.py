@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.data.batches import TextBatch
+from triptych.data.batches import Probe, TextBatch
 from triptych.data.characters import CharacterData
 from triptych.data.tokenizers import UNKNOWN_ID
 from triptych.errors import UserError
@@ -42,6 +42,10 @@ class CharLMTask(Task):
     def streams(self, site: str, kind: Literal["self", "cross"]) -> tuple[str, str]:
         """Queries and keys are the same text."""
         return "text", "text"
+
+    def inputs(self, data: CharacterData, given: str) -> list[Probe]:
+        """The text as the model reads it."""
+        return [data.written(given)]
 
     def sample(self, data: CharacterData, *, length: int, temperature: float) -> tuple[str, str]:
         """A prompt from the validation text and ``length`` characters that continue it, the same draw every time."""

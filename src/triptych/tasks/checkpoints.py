@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,8 +16,11 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
-from triptych.errors import UserError
+from triptych import processes
+from triptych.errors import Requeued, UserError
+from triptych.tasks.sharding import is_finite
 
+REQUEUE = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -30,7 +34,7 @@ class Diverged(UserError):
 
 def require_finite(trainer: pl.Trainer) -> None:
     """Raise Diverged if a parameter is not finite: to be asked before anything is made of the model and kept."""
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in trainer.lightning_module.parameters()):
+    if not all(map(is_finite, trainer.lightning_module.parameters())):
         raise diverged(trainer, "a parameter is no finite number")
 
 
@@ -75,6 +79,9 @@ class Checkpoints(Checkpoint):
     ``last`` is written only between two updates and, where a validation is due, after it: a run that resumes from it
     repeats nothing and skips nothing. Neither is written once a parameter is not finite. Raises Diverged when the
     loss becomes NaN or infinite, and Interrupted after a signal.
+
+    In a job whose launcher (submitit) has a handler for SIGUSR1 or SIGUSR2 that puts it back into the queue, that
+    handler is called only once ``last`` is written, and Requeued raised; SIGTERM, which comes beside it, only saves.
     """
 
     def __init__(self, *, folder: Path, metric: str, mode: str, every_n_steps: int, look_every: int) -> None:
@@ -86,6 +93,9 @@ class Checkpoints(Checkpoint):
         self.measured_at = -1
         self._saved_at = -1
         self._stop: str | None = None
+        self._save_now = False
+        self._requeue: Callable[[], None] | None = None
+        self._in_queue = False
         self._handlers: dict[int, Handler] = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,7 +108,9 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._saved_at = trainer.global_step
-        for number in (signal.SIGINT, signal.SIGTERM):
+        requeueing = [number for number in REQUEUE if callable(signal.getsignal(number))]
+        self._in_queue = bool(requeueing)
+        for number in (signal.SIGINT, signal.SIGTERM, *requeueing):
             try:
                 self._handlers[number] = signal.signal(number, self._on_signal)
             except ValueError:  # not the main thread: whoever runs us there handles signals
@@ -119,16 +131,19 @@ class Checkpoints(Checkpoint):
         validation_is_due = (batch_idx + 1) % int(trainer.val_check_batch or 1) == 0
         if validation_is_due:
             return
-        if self._stop is not None or step % self.every_n_steps == 0:
+        asked, save = self._stop is not None, self._save_now
+        self._save_now = False
+        asked, save = processes.any_says(asked), processes.any_says(save)
+        if asked or save or step % self.every_n_steps == 0:
             self._save_last(trainer)
-        self._stop_if_asked(trainer)
+        self._stop_if(asked, trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING:
             return
         self.consider(trainer)
         self._save_last(trainer)
-        self._stop_if_asked(trainer)
+        self._stop_if(processes.any_says(self._stop is not None), trainer)
 
     def consider(self, trainer: pl.Trainer) -> None:
         """Keep the current weights as ``best`` if the metric just measured says so."""
@@ -161,11 +176,22 @@ class Checkpoints(Checkpoint):
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None and number == signal.SIGINT:
             raise KeyboardInterrupt  # asked twice: stop at once, with the last checkpoint there is
+        if self._in_queue and number == signal.SIGTERM:
+            self._save_now = True
+            return
+        handler = self._handlers[number]
+        if number in REQUEUE and callable(handler):
+            self._requeue = partial(handler, number, frame)
         self._stop = signal.Signals(number).name
 
-    def _stop_if_asked(self, trainer: pl.Trainer) -> None:
-        if self._stop is not None:
-            raise Interrupted(f"stopped by {self._stop} at step {trainer.global_step}")
+    def _stop_if(self, asked: bool, trainer: pl.Trainer) -> None:
+        if asked and self._requeue is not None:
+            try:
+                self._requeue()
+            except SystemExit as error:
+                raise Requeued(error.code) from error
+        if asked:
+            raise Interrupted(f"stopped by {self._stop or 'another process'} at step {trainer.global_step}")
 
     def _restore_handlers(self) -> None:
         for number, handler in self._handlers.items():

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from triptych import processes
 from triptych.data.batches import Probe, TranslationBatch
 from triptych.data.tokenizers import PAD_ID
 from triptych.data.translation import TranslationData
@@ -76,6 +77,9 @@ class TranslationTask(Task):
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.log(f"{split}/perplexity", self.mean_loss(split).compute().exp().float())
         texts = data.texts("validation" if split == "val" else split)
+        for written, seconds in processes.gather((self._written, self._seconds)):
+            self._written.update(written)
+            self._seconds = max(self._seconds, seconds)
         rows = [(*texts[row], translation) for row, translation in sorted(self._written.items())]
         sources, references, translations = ([row[at] for row in rows] for at in range(3))
         scores: Scores = score(translations, sources, references)
