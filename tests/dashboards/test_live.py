@@ -59,7 +59,7 @@ def run(
     )
     task = FakeTask()
     view.on_train_start(trainer, task)
-    batch = SimpleNamespace(seen=100)
+    batch = SimpleNamespace(seen_by_all=100)
     values = losses or [1.0] * len(seconds)
     for number, (taken, value) in enumerate(zip(seconds, values, strict=True), start=1):
         now += taken

@@ -93,8 +93,7 @@ class Live(pl.Callback):
             return
         if self._previous is not None:
             self._intervals.append(now - self._previous)
-            seen = batch.seen if batch.whole is None else batch.whole
-            self._seen.append(seen * trainer.accumulate_grad_batches)
+            self._seen.append(batch.seen_by_all * trainer.accumulate_grad_batches)
         self._previous, self._previous_step = now, step
         if step % self.log_every == 0:
             assert isinstance(pl_module, Task)

@@ -26,6 +26,11 @@ class Batch(ABC):
         """How much of its task's unit is in it."""
 
     @property
+    def seen_by_all(self) -> int:
+        """``seen`` of the whole batch, of which this may be one process's part."""
+        return self.seen if self.whole is None else self.whole
+
+    @property
     @abstractmethod
     def costs(self) -> Tensor:
         """N whole numbers: what each example costs to compute."""

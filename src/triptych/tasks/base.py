@@ -122,7 +122,7 @@ class Task(pl.LightningModule, ABC):
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         loss, _ = self.loss(self.answer(self.running, batch), batch)
-        self.seen += batch.seen if batch.whole is None else batch.whole
+        self.seen += batch.seen_by_all
         # Processes average their gradients: so weighted, that is the mean over the whole batch, not a mean of means.
         return loss if batch.share == 1.0 else loss * batch.share
 
