@@ -15,10 +15,13 @@ from triptych.maps.callback import MapsCallback
 
 FILES = sorted(CONF.rglob("*.yaml"))
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
-OPTIONS = [(file.parent.name, file.stem) for file in FILES if file.parent != CONF]
+OPTIONS = [(file.parent.name, file.stem) for file in FILES if file.parent.parent == CONF]  # launchers: test_launchers
 TASKS = [stem for group, stem in OPTIONS if group == "task"]
 # Keys that build.py reads itself instead of passing them on.
-OURS = {"WandbLogger": {"mode"}, "CharLMTask": {"name"}, "ViTTask": {"name"}, "TranslationTask": {"name"}}
+OURS = {
+    **{"WandbLogger": {"mode"}, "Trainer": {"port"}},
+    **{"CharLMTask": {"name"}, "ViTTask": {"name"}, "TranslationTask": {"name"}},
+}
 # Given when the callback is made, never in YAML.
 FILLED_IN = {"folder", "fingerprint", "resumed_at"}
 

@@ -321,7 +321,7 @@ def query_ticks(text: str) -> list[str]:
 def test_the_viewer_opens_on_the_map_that_the_address_names(run: Path, tmp_path: Path) -> None:
     address = "site=blocks.1.attention.attend&head=1&step=0&view=scores"
     text = dom(report.write(run), address, tmp_path / "profile")
-    assert inside(text, "map-title") == "Causal self-attention, layer 1, head 1: scores, before softmax, step 0"
+    assert inside(text, "map-title") == "Causal self-attention, layer 1, head 1: scores before softmax, step 0"
     caption = inside(text, "caption")
     for part in (
         "causal self-attention",

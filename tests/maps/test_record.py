@@ -85,6 +85,7 @@ def test_caption_answers_which_operation_this_is() -> None:
     assert "3 heads" in record(weights).caption()
     assert "cross-attention" in record(weights, kind="cross", causal=False).caption()
     assert "checkpoint best.ckpt" in record(weights, checkpoint="best.ckpt").caption()
+    assert "weights, without a softmax" in record(weights, backend="linear").caption()
 
 
 def test_saved_records_come_back_equal(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@
       reading.textContent = `query ${i} “${queries[i]}”, key ${j} “${keys[j]}”: ${values}`;
     };
     cards.push(update);
-    const facts = [`${record.operation}, ${state.layer.split(",")[0]}`, "weights after softmax", `mask: ${record.mask}`, record.score,
+    const facts = [`${record.operation}, ${state.layer.split(",")[0]}`, record.stage, `mask: ${record.mask}`, record.score,
       `step ${record.step.toLocaleString("en")}`, `data ${record.data.slice(0, 12)}`, `${record.backend} (${record.kernel})`, record.dtype,
       `capture error ${record.capture_error === null ? "not a number" : record.capture_error.toExponential(1)}`];
     figure.append(caption, box, reading, element("p", facts.join("; "), "facts"));

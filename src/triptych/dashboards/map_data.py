@@ -24,7 +24,7 @@ from triptych.maps.record import MapRecord, load
 _Entry = dict[str, Any]
 # Provenance that the page shows beside every map, under the record's own names
 _FACTS = (
-    *("task", "site", "layer", "kind", "operation", "causal", "mask", "score"),
+    *("task", "site", "layer", "kind", "operation", "causal", "mask", "score", "stage"),
     *("example", "step", "data", "backend", "kernel", "dtype"),
 )
 

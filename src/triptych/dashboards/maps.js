@@ -114,7 +114,7 @@
     $("scale-low").textContent = short(low);
     $("scale-high").textContent = short(high);
     $("scale-bar").style.background = `linear-gradient(90deg, ${colours.map(([at, c]) => `${c} ${at * 100}%`).join(", ")})`;
-    $("scale-name").textContent = state.view === "weights" ? "weight (after softmax)" : "score (before softmax)";
+    $("scale-name").textContent = state.view === "weights" ? record.stage.replace("weights", "weight") : "score before softmax";
     $("scale-mask").hidden = !numbers(record, state.view).hidden.includes(1);
     $("hint-one").hidden = all;
     $("hint-all").hidden = !all;
@@ -202,7 +202,7 @@
     const one = record.heads.indexOf(Number(state.head));
     const heads = state.head === "all" ? record.heads.map((_, i) => i) : [one];
     const which = state.head === "all" ? `${record.heads.length} heads` : `head ${state.head}`;
-    const stage = state.view === "weights" ? "weights, after softmax" : "scores, before softmax";
+    const stage = state.view === "weights" ? record.stage : "scores before softmax";
     const at = record.checkpoint ? `checkpoint ${record.checkpoint}` : `step ${record.step.toLocaleString("en")}`;
     const operation = record.operation.charAt(0).toUpperCase() + record.operation.slice(1);
     $("map-title").textContent = `${operation}, layer ${record.layer}, ${which}: ${stage}, ${at}`;

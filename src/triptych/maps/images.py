@@ -152,8 +152,8 @@ def overview(records: list[MapRecord]) -> Picture:
     _scale(page, right, start, min(max(page.bottom - start - gap, 90), 240), top)
     error = max(record.capture_error for record in records)
     page.caption(
-        f"{_reading(first, None, torch.cat(maps))} Weights after softmax ({first.score}; mask: {first.mask}); data "
-        f"{first.data[:12]}, backend {first.backend} ({first.kernel}), {first.dtype}, largest capture error "
+        f"{_reading(first, None, torch.cat(maps))} {first.stage.capitalize()} ({first.score}; mask: {first.mask}); "
+        f"data {first.data[:12]}, backend {first.backend} ({first.kernel}), {first.dtype}, largest capture error "
         f"{error:.1e}."
     )
     return page.render()
@@ -262,4 +262,4 @@ def _scale(page: Page, x: int, y: int, height: int, top: float) -> None:
     page.bottom = max(page.bottom, y + height + 6)
     for part in (0.0, 0.5, 1.0):
         page.text(x + 20, y + (1 - part) * (height - 1) + 4, f"{part * top:.3g}", size=11, colour="#5b6572")
-    page.text(x + 72, y + height, "weight (after softmax)" if height >= 140 else "weight", size=12, rotation=90)
+    page.text(x + 72, y + height, "weight", size=12, rotation=90)

@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+NO_SOFTMAX = ("linear", "delta", "hard")  # operations whose weights come about otherwise; ``score`` says how
+
 
 @dataclass(frozen=True, kw_only=True)
 class MapRecord:
@@ -84,12 +86,17 @@ class MapRecord:
         # Guessed from a flag, so never hide a weight that is there.
         return (future if self.causal else torch.zeros_like(future)) & (self.weights.cpu() == 0)
 
+    @property
+    def stage(self) -> str:
+        """What the weights are, in words: of which step of attention."""
+        return "weights, without a softmax" if self.backend in NO_SOFTMAX else "weights after softmax"
+
     def caption(self, head: int | None = None) -> str:
         """The sentence that stands under every picture of this record."""
         which = f"head {head}" if head is not None else f"{len(self.heads)} heads"
         source = f"checkpoint {self.checkpoint}" if self.checkpoint else f"step {self.step}"
         return (
-            f"{self.task}, {self.operation}, layer {self.layer}, {which}: weights after softmax "
+            f"{self.task}, {self.operation}, layer {self.layer}, {which}: {self.stage} "
             f"({self.score}; mask: {self.mask}); rows are queries, columns keys; {self.example}, {source}, "
             f"data {self.data[:12]}, backend {self.backend} ({self.kernel}), {self.dtype}, "
             f"capture error {self.capture_error:.1e}"

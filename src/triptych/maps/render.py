@@ -127,7 +127,7 @@ def overview(records: list[MapRecord]) -> Picture:
     error = max(record.capture_error for record in records)
     note = " Large maps: each cell shows the largest weight of its block." if max(blocks) > 1 else ""
     page.caption(
-        f"Weights after softmax ({first.score}); rows are queries, columns keys; data {first.data[:12]}, "
+        f"{first.stage.capitalize()} ({first.score}); rows are queries, columns keys; data {first.data[:12]}, "
         f"backend {first.backend} ({first.kernel}), {first.dtype}, largest capture error {error:.1e}.{note} "
         + _legend(np.concatenate([masked.ravel() for _, masked in numbers]))
     )
@@ -273,8 +273,7 @@ class Page:
         self.bottom = max(self.bottom, y + height + 6)  # next to a low map the scale is what needs the room
         for share in (0.0, 0.5, 1.0):
             self.text(x + 19, y + (1 - share) * (height - 1) + 4, f"{share * top:.3g}", size=11, colour=_FAINT)
-        name = "weight (after softmax)" if height >= 140 else "weight"
-        self.text(x + 62, y + height, name, size=12, rotation=90, colour=_FAINT)
+        self.text(x + 62, y + height, "weight", size=12, rotation=90, colour=_FAINT)
 
     def render(self) -> Picture:
         figure = Figure(figsize=(self.width / _DPI, self.bottom / _DPI), dpi=_DPI, facecolor="white")
