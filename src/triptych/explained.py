@@ -20,8 +20,6 @@ from triptych.explain.aligning import CHOICE_FILE
 from triptych.explain.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
-from triptych.explain.methods import METHODS
-from triptych.explain.pictures import methods_picture
 from triptych.maps import render
 from triptych.maps.capture import sites
 from triptych.trained import Trained, draw_maps, file_name, load, plain, quiet
@@ -134,12 +132,5 @@ def _choice(trained: Trained) -> Choice | None:
 
 def _draw_methods(explained: dict[str, Any], probes: list[Probe], into: Path) -> None:
     """A picture per output whose scores were kept, of the examples that are drawn."""
-    titles = {method.name: method.title for method in METHODS}
-    pictures = {probe.example: probe.picture for probe in probes[:DRAWN]}
-    outputs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in explained["results"]:
-        if each["example"] in pictures:
-            outputs.setdefault((each["example"], each["output"]), []).append(each)
-    for number, ((example, _), results) in enumerate(outputs.items()):
-        drawn = methods_picture(results, titles, pictures[example])
+    for number, (example, drawn) in enumerate(explaining.pictures(explained, probes[:DRAWN])):
         render.write_png(drawn, into / f"{file_name(example)}-methods-{number}.png")

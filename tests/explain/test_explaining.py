@@ -75,13 +75,27 @@ def test_the_table_and_the_sentences_name_every_method() -> None:
     assert [line.partition(":")[0] for line in explaining.sentences(found)[: len(titles)]] == titles
 
 
-def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path) -> None:
+def test_a_pictures_word_on_a_method_keeps_a_failed_control() -> None:
+    verdict = "beats random order on 9 examples (deletion area lower by 0.1); fails its control: re-initialised ..."
+    assert explaining._in_short(verdict) == "beats random order on 9 examples; fails its control"
+    assert (
+        explaining._in_short("does not beat random order on 9 examples (x)")
+        == "does not beat random order on 9 examples"
+    )
+
+
+def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, data = task_and_data("charlm")
+    shown: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(explaining.publish, "picture", lambda *what, caption: shown.append((*what, caption)))
     Verdicts(folder=tmp_path, examples=2, seconds=60).conclude(task, data, [], 5)
     stored = json.loads((tmp_path / "explain.json").read_text(encoding="utf-8"))
     assert (stored["task"], stored["step"], stored["split"], stored["examples"]) == ("charlm", 5, "validation", 2)
     assert "flow" not in [row["name"] for row in stored["methods"]]
     assert all(each["example"].startswith("validation characters") for each in stored["results"])
+    ((_, name, picture, step, caption),) = shown
+    assert (name, step, caption) == ("maps/explanations", 5, stored["results"][0]["example"])
+    assert picture.ndim == 3
     empty = tmp_path / "none"
     empty.mkdir()
     Verdicts(folder=empty, examples=0, seconds=60).conclude(task, data, [], 5)

@@ -4,8 +4,9 @@ import base64
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from PIL import Image
 from rich.table import Table
 from torch import Tensor
 
+from triptych.dashboards import publish
 from triptych.data.batches import Probe
 from triptych.explain import verdicts
 from triptych.explain.alignment import Choice
@@ -24,6 +26,8 @@ from triptych.explain.methods import METHODS, chosen
 from triptych.explain.subjects import PairSubject, Subject, subjects
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing, sites
+from triptych.maps.rankings import ranking_picture
+from triptych.maps.render import Picture
 from triptych.tasks.base import Task
 
 FILE = "explain.json"
@@ -152,6 +156,36 @@ def sentences(explained: dict[str, Any]) -> list[str]:
     return lines + [row["sentence"] for row in explained["interventions"] if row["kind"] != "head"]
 
 
+def pictures(explained: dict[str, Any], probes: Sequence[Probe]) -> Iterator[tuple[str, Picture]]:
+    """A picture per output whose scores were kept: the example, and every method's map of it over its verdict."""
+    titles = {row["name"]: row["title"] for row in explained["methods"]}
+    says = {row["title"]: _in_short(row["verdict"]) for row in explained["methods"] if row["name"] != "random"}
+    of = {probe.example: probe.picture for probe in probes}
+    outputs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in explained["results"]:
+        if each["example"] in of:
+            outputs.setdefault((each["example"], each["output"]), []).append(each)
+    for (example, output), results in outputs.items():
+        grid = results[0]["grid"]
+        yield (
+            example,
+            ranking_picture(
+                results[0]["units"],
+                {titles[each["method"]]: each["scores"] for each in results},
+                None if grid is None else (grid[0], grid[1]),
+                of[example],
+                title=f"{example} · output {output}",
+                says=says,
+                caption=f"Each map up to its own largest score. Verdicts over {explained['examples']} examples.",
+            ),
+        )
+
+
+def _in_short(verdict: str) -> str:
+    """The verdict without its numbers."""
+    return verdict.partition(" (")[0] + ("; fails its control" if "fails its control" in verdict else "")
+
+
 def _cell(interval: dict[str, Any] | None) -> str:
     if interval is None:
         return ""
@@ -239,6 +273,8 @@ class Verdicts(pl.Callback):
         )
         explained = explain(task, data, probes, settings)
         write(self.folder, explained, task=task.name, step=step, checkpoint="best.ckpt", split="validation")
+        for example, picture in islice(pictures(explained, probes), 1):
+            publish.picture(loggers, "maps/explanations", picture, step, caption=example)
 
     def pictures(self, task: Task, probe: Probe, step: int) -> dict[str, Any]:
         """None: what is drawn of an input is its maps; `make explain` draws its explanations."""
