@@ -355,3 +355,18 @@ def test_metrics_csv_is_plain_csv(trained: Path) -> None:
         table = list(csv.DictReader(file))
     assert table[0]["step"] == "5"
     assert float(table[-1]["test/loss"]) == pytest.approx(summary_of(trained)["metrics"]["test/loss"])
+
+
+@pytest.mark.parametrize("attention", ["linear", "delta", "hard", "positional"])
+def test_other_ways_to_attend_train_to_a_report(composed: Composed, tmp_path: Path, attention: str) -> None:
+    """Maps, heads and explanations at the end: what does not apply to a rule is left out, and says so."""
+    words = (f"attention={attention}", "trainer.max_steps=4", "explain.examples=2", "logger=[]", f"runs={tmp_path}")
+    run = train(composed(*words)).path
+    methods = [row["name"] for row in json.loads((run / "explain.json").read_text())["methods"]]
+    notes = json.loads((run / "summary.json").read_text())["notes"]
+    signed = attention == "delta"
+    assert ("rollout" in methods) is not signed
+    assert notes.get("heads", "").startswith("no table") is signed
+    assert (run / "heads.json").exists() is not signed
+    assert "relevance" in methods
+    assert (run / "report.html").exists()

@@ -1,7 +1,7 @@
 """Attend: the one door to attention. It checks, then hands over to a backend; it is also where maps hook in."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -34,6 +34,8 @@ class Attend(nn.Module):
     Weights are never returned: ``triptych.maps.capture`` recomputes them, exactly, from what this module was given.
     Attention-weight dropout does not exist. Raises UserError for a combination that no backend can do.
     """
+
+    signed: ClassVar[bool] = False  # whether weights may be negative
 
     def __init__(
         self,

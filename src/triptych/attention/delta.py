@@ -22,7 +22,7 @@ class DeltaAttend(OtherAttend):
     entropy and rollout do not apply. Raises UserError without a causal mask: writing has an order.
     """
 
-    name = "delta"
+    name, signed = "delta", True
     description = "delta rule on elu + 1 scaled to length 1"
 
     def __init__(self, *, strength: float, kind: Literal["self", "cross"] = "self") -> None:

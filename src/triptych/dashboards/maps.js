@@ -184,17 +184,18 @@
     const [, T, S] = record.shape;
     let sum = 0;
     let rows = 0;
-    heads.forEach((head) => {
+    for (const head of heads) {
       for (let i = 0; i < T; i++) {
         let bits = 0;
         let seen = false;
         for (let j = 0, at = (head * T + i) * S; j < S; j++, at++) {
           seen = seen || !hidden[at];
+          if (values[at] < 0) return NaN; // no shares: entropy does not apply
           if (values[at] > 0) bits -= values[at] * Math.log2(values[at]);
         }
         if (seen) { sum += bits; rows += 1; }
       }
-    });
+    }
     return rows ? sum / rows : NaN;
   }
 
@@ -217,7 +218,7 @@
       ["Parameters", record.checkpoint ? `of ${record.checkpoint}` : "as they were in training"],
       ["Data", record.data.slice(0, 12)], ["Backend", `${record.backend} (${record.kernel})`], ["Dtype", record.dtype],
       ["Capture error", record.capture_error === null ? "not a number" : record.capture_error.toExponential(1)],
-      ["Row entropy", `mean ${short(entropy(record, heads))} bits (0: one key has all)`],
+      ...(Number.isNaN(entropy(record, heads)) ? [] : [["Row entropy", `mean ${short(entropy(record, heads))} bits (0: one key has all)`]]),
     ];
     $("caption").replaceChildren(...facts.flatMap(([term, text]) => {
       const dt = document.createElement("dt");

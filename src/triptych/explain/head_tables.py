@@ -19,7 +19,7 @@ from triptych.explain import heads
 from triptych.explain.head_importance import Head, ablations, contexts, evaluating, importance, normalised
 from triptych.explain.intervals import Interval
 from triptych.explain.stability import HEADS_FILE, over_examples
-from triptych.maps.capture import Captured, capture, probing, sites
+from triptych.maps.capture import Captured, capture, probing, signed, sites
 from triptych.tasks.base import Task
 
 LOOKED_AT = 32  # validation examples that statistics are taken of
@@ -254,6 +254,10 @@ class Heads(pl.Callback):
         """No figures; in words, what leaving out the strongest heads does."""
         if not sites(task.model):
             return {}, {}  # a model may have no attention at all
+        if signed(task.model):
+            return {}, {
+                "heads": "no table: weights of this attention may be negative, and statistics of heads need shares"
+            }
         every, grid = examples(task, data, LOOKED_AT + LEFT_OUT_ON)
         seen, unseen = every[::3], [each for index, each in enumerate(every) if index % 3] or every
         table = table_of(task, data, together(seen), grid)
@@ -283,7 +287,7 @@ class Heads(pl.Callback):
         return {}
 
     def _take(self, trainer: pl.Trainer, task: pl.LightningModule, name: str) -> None:
-        if not trainer.is_global_zero or not sites(task):
+        if not trainer.is_global_zero or not sites(task) or signed(task):
             return
         assert isinstance(task, Task)
         data = trainer.datamodule  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from triptych.errors import UserError
 from triptych.explain import readings
 from triptych.explain.evidence import Evidence, last_norm, stack_names
 from triptych.explain.subjects import PairSubject, Subject
+from triptych.maps.capture import signed
 from triptych.models.vit import ViT
 
 
@@ -71,6 +72,12 @@ def _needs_layers(model: nn.Module, subject: Subject) -> str | None:
     return "recurrent layers mix positions without weights, so there is nothing to multiply from layer to layer"
 
 
+def _needs_shares(model: nn.Module, subject: Subject) -> str | None:
+    if signed(model):
+        return "weights of this attention may be negative, and it multiplies shares"
+    return _needs_layers(model, subject)
+
+
 def _needs_norm(model: nn.Module, subject: Subject) -> str | None:
     if last_norm(model) is not None:
         return None
@@ -121,7 +128,7 @@ METHODS = (
         "reaches the row through averaging. Knows no values and no class; in causal models it leans to early tokens.",
         "weights",
         readings.rollout,
-        _needs_layers,
+        _needs_shares,
     ),
     Method(
         "flow",
@@ -130,7 +137,7 @@ METHODS = (
         "models it leans to early tokens.",
         "weights",
         readings.flow,
-        _needs_layers,
+        _needs_shares,
         slow=True,
     ),
     Method(

@@ -98,6 +98,11 @@ def backends(model: nn.Module) -> str:
     return ", ".join(sorted({site.module.backend for site in sites(model)})) or "none"
 
 
+def signed(model: nn.Module) -> bool:
+    """Whether some of the model's weights may be negative, so that shares, entropies and rollout do not apply."""
+    return any(site.module.signed for site in sites(model))
+
+
 def choose_sites(model: nn.Module, layers: Sequence[int | str] | None) -> list[Site]:
     """The sites that ``layers`` names, by depth (negative counts from the end) or by module name; None for all.
 
