@@ -212,7 +212,7 @@ class Started(_Group):
 
     def _blame(self, error: BaseException | None = None) -> None:
         rank, words = self._failed() or (1, "ended")
-        last = words.splitlines()[-1]
+        last = words.split("\n")[-1]
         if not last.startswith("triptych: "):
             print(words, file=sys.stderr)  # a traceback: a fault of ours
         raise UserError(f"process {rank} of {self.size} ended: {last.removeprefix('triptych: ')}") from error

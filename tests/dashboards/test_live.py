@@ -42,12 +42,13 @@ def run(
     seconds: list[float],
     *,
     losses: list[float] | None = None,
+    sizes: tuple[int, ...] = (100,),
     accumulate: int = 1,
     log_every: int = 5,
     view: Live | None = None,
     first: int = 0,
 ) -> tuple[Live, Rows, str]:
-    """Show updates that take ``seconds`` each, of 100 characters per batch."""
+    """Show updates that take ``seconds`` each, of so many characters per batch in turn."""
     now = 0.0
     monkeypatch.setattr(live.time, "perf_counter", lambda: now)
     shown = io.StringIO()
@@ -59,12 +60,12 @@ def run(
     )
     task = FakeTask()
     view.on_train_start(trainer, task)
-    batch = SimpleNamespace(seen_by_all=100)
     values = losses or [1.0] * len(seconds)
     for number, (taken, value) in enumerate(zip(seconds, values, strict=True), start=1):
         now += taken
         trainer.global_step = first + number // accumulate
         loss = torch.tensor(value / accumulate)
+        batch = SimpleNamespace(seen_by_all=sizes[(number - 1) % len(sizes)])
         view.on_train_batch_end(trainer, task, {"loss": loss}, batch, number - 1)
     return view, logger, shown.getvalue()
 
@@ -85,6 +86,16 @@ def test_accumulated_batches_are_one_step(monkeypatch: pytest.MonkeyPatch) -> No
     assert view.seen_per_second == pytest.approx(400)
     assert [step for step, _ in logger.rows] == list(range(5, 51, 5))
     assert all(row["train/loss"] == pytest.approx(2.0) for _, row in logger.rows)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_unequal_batches_count_by_what_they_predict(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+    """2 characters at 5 nats and 198 at 1: 1.04 nats per character, not 3; and speed counts all of them."""
+    seconds, sizes = [0.5 / accumulate] * 100, (2, 198)
+    view, logger, _ = run(monkeypatch, seconds, losses=[5.0, 1.0] * 50, sizes=sizes, accumulate=accumulate, log_every=2)
+    assert all(row["train/loss"] == pytest.approx(1.04) for _, row in logger.rows)
+    if accumulate == 2:
+        assert view.seen_per_second == pytest.approx(400)
 
 
 def test_a_row_is_the_mean_since_the_row_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,3 +347,10 @@ def test_markup_in_data_stays_text_in_a_browser(hostile: Path, tmp_path: Path) -
     assert inside(text, "map-title").startswith("Causal self-attention")
     assert query_ticks(text) == ["<b>", "</script>", "&amp;", "%{x}", "$", "�"]
     assert HOSTILE in inside(text, "caption")
+
+
+def test_a_long_input_is_shortened_in_lists_and_kept_whole_as_provenance(run: Path) -> None:
+    shutil.rmtree(run / "maps")
+    save(maps(400, example="x" * 1000), run / "maps" / "step-00000400.safetensors")
+    records = island(report.write(run).read_text(encoding="utf-8"), "map-data")["records"]
+    assert {(entry["example"], entry["title"]) for entry in records} == {("x" * 1000, "x" * 79 + "…")}

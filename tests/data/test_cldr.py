@@ -13,7 +13,7 @@ from babel import Locale
 from triptych.data import cldr, embedded, sources
 from triptych.data.cldr_alignment import Row, align, field, literal
 from triptych.data.cldr_locale import Patterns
-from triptych.data.cldr_phrases import Phrases
+from triptych.data.cldr_phrases import Phrases, _shared
 from triptych.data.tokenizers import words
 from triptych.errors import UserError
 
@@ -92,6 +92,53 @@ def test_phrases_of_unequal_length() -> None:
     assert future[:3] == ("in 3 days", "dans 3 jours", "0-0 1-1 2-2")
     ones = [align(*phrases) for phrases in Phrases(source, target).relative(["year"], [1])]
     assert [row and row.target for row in ones] == ["dans 1 an", "il y a 1 an"]
+
+
+def test_without_blanks_between_words_characters_are_linked() -> None:
+    """A field of one word is sure of each of its characters; its pattern, and fields of several words, are not."""
+    japanese = when("en:ja", lambda side: side.skeleton("yMMMEd"))
+    assert japanese[:2] == ("Thu, Mar 5, 2026", "2026年3月5日(木)")
+    assert links(japanese) >= {"2026-2026", "Mar-3", "5-5", "Thu-木", "2026?年"}
+    assert "Thu-日" not in links(japanese)
+    thai = when("en:th", lambda side: side.skeleton("yMMMM"))
+    assert thai.target == "มีนาคม 2026"
+    assert links(thai) == {*(f"March-{letter}" for letter in ("มี", "น", "า", "ค", "ม")), "2026-2026"}
+    chinese = both("en:zh", lambda side: side.unit("5", "duration-hour"))
+    assert (chinese.target, links(chinese)) == ("5小时", {"5-5", "hours-小", "hours-时"})
+    square = both("en:zh", lambda side: side.unit("5", "area-square-kilometer"))
+    assert links(square) >= {"5-5", "square?平", "kilometers?里"}
+    assert not {link for link in links(square) if link.startswith(("square-", "kilometers-"))}
+
+
+def test_a_word_is_sure_of_no_single_character_that_it_comes_from() -> None:
+    row = both("zh:en", lambda side: side.unit("5", "duration-hour"))
+    assert (row.source, links(row)) == ("5小时", {"5-5", "小?hours", "时?hours"})
+
+
+@pytest.mark.parametrize(
+    ("languages", "unit", "expected"),
+    [
+        ("en:th", "hour", {"ago?ผ่", "hours?ชั่", "ago?น"}),  # น is also a letter of "in", which is no reason
+        ("en:ja", "hour", {"ago-前", "hours?時", "hours?間"}),
+        ("en:zh", "month", {"ago-前", "months?个", "months?月"}),
+    ],
+)
+def test_what_past_and_future_share_is_a_stretch_where_there_are_no_blanks(
+    languages: str, unit: str, expected: set[str]
+) -> None:
+    source, target = map(Locale.parse, languages.split(":"))
+    rows = [align(*phrases) for phrases in Phrases(source, target).relative([unit], [5])]
+    (past,) = [row for row in rows if row is not None and "ago" in row.source]
+    assert links(past) >= expected
+    assert f"{unit}s?น" not in links(past)
+
+
+def test_only_words_that_touch_are_one_stretch() -> None:
+    assert _shared(["cette semaine", "la semaine prochaine"]) == {("semaine",)}
+    assert _shared(["l'an dernier", "l'an prochain"]) == {("l'",), ("an",)}
+    assert _shared(["先週の日曜日", "来週の日曜日"]) == {("週", "の", "日", "曜", "日")}
+    assert _shared(["下个月", "本月"]) == {("月",)}
+    assert _shared(["今日", "tomorrow"]) == set()
 
 
 def test_the_hour_of_a_12_hour_clock_is_two_words() -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 
+from triptych.data import tokenizers
 from triptych.data.tokenizers import (
     BLANK,
     END_ID,
@@ -22,10 +25,12 @@ from triptych.data.tokenizers import (
     SubwordTokenizer,
     composed,
     spaced,
+    without_gaps,
     words,
 )
 from triptych.errors import UserError
 
+OLD_WORD = r"[\p{L}\p{M}\p{N}]+['’]?|[^\s\p{L}\p{M}\p{N}]"  # of tokenizers that earlier versions stored
 TEXTS = ["Je t'aime !", "I love you.", "J'aime les chats, et j'aime l'été.", "I love cats, and I love summer."] * 3
 ANY = st.text(st.characters(exclude_characters=BLANK, exclude_categories=["Cs"]), max_size=40)
 
@@ -123,7 +128,7 @@ def test_each_unknown_character_is_one_id() -> None:
     ids, places = trained().encode_words("日本 I 日")
     assert ids.count(UNKNOWN_WORD_ID) == 3
     assert places.count(1) == 1
-    assert max(places) == 2
+    assert max(places) == 3, "日 and 本 are words of their own"
 
 
 def test_labels_can_be_seen() -> None:
@@ -196,3 +201,63 @@ def test_a_corpus_is_quick() -> None:
 def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_is_a_character() -> None:
     assert composed("a\udce9b") == "a�b"
     assert composed("\ud83d\ude00") == "😀"
+
+
+@pytest.mark.parametrize(
+    ("text", "split"),
+    [
+        ("2024年5月3日(金) センター12メートル", "2024 年 5 月 3 日 ( 金 ) セ ン タ ー 12 メ ー ト ル"),
+        ("人々の〇三 コーヒー、ｶﾞｷﾞ ﾎﾟｰﾄ", "人 々 の 〇 三 コ ー ヒ ー 、 ｶﾞ ｷﾞ ﾎﾟ ｰ ﾄ"),
+        ("我用iPhone写字。𠮷野家", "我 用 iPhone 写 字 。 𠮷 野 家"),
+        ("น้ำเปล่า ๑๒ กิโลเมตร", "น้ำ เ ป ล่ า ๑๒ กิ โ ล เ ม ต ร"),
+        ("ນ້ຳ ລາວ", "ນ້ຳ ລ າ ວ"),
+        ("ខ្មែរ ក្រុម", "ខ្មែ រ ក្រុ ម"),
+        ("မြန်မာ ၂၀၂၄ အင်္ဂါ", "မြ န် မာ ၂၀၂၄ အ င်္ဂါ"),
+        ("ㄅㄆ ꆈꌠ 葛\U000e0100城", "ㄅ ㄆ ꆈ ꌠ 葛\U000e0100 城"),
+        ("한국어 문장입니다.", "한국어 문장입니다 ."),
+        ("Je t'aime 12e l’été", "Je t' aime 12e l’ été"),
+        ("हिन्दी में עברית", "हिन्दी में עברית"),
+    ],
+)
+def test_without_blanks_between_words_a_character_with_its_marks_is_one(text: str, split: str) -> None:
+    assert words(text) == split.split()
+    tokenizer = trained([text] * 3, 400)
+    ids, places = tokenizer.encode_words(text)
+    labels = [label.removeprefix(BLANK) for label in tokenizer.labels(ids)]
+    assert max(places) + 1 == len(words(text))
+    for place, word in enumerate(words(text)):
+        assert "".join(label for label, at in zip(labels, places, strict=True) if at == place) == word
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0x0DFF), max_size=40))
+def test_words_of_other_scripts_are_what_they_were(text: str) -> None:
+    old = Sequence([WhitespaceSplit(), Split(Regex(OLD_WORD), "isolated")])
+    assert words(text) == [word for word, _ in old.pre_tokenize_str(spaced(text))]
+
+
+def stored_by_an_earlier_version(texts: list[str]) -> SubwordTokenizer:
+    """A tokenizer as it was stored when a stretch of Chinese was one word."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizers, "WORD", OLD_WORD)
+        return SubwordTokenizer.train(texts, 1000)
+
+
+def test_a_subword_of_several_words_is_a_part_of_the_last(tmp_path: Path) -> None:
+    stored_by_an_earlier_version(["你好 世界 ok"] * 9).save(tmp_path / "tokenizer.json")
+    tokenizer = SubwordTokenizer.load(tmp_path / "tokenizer.json")
+    ids, places = tokenizer.encode_words("世界 ok 你好")
+    assert tokenizer.labels(ids) == ["▁世界", "▁ok", "▁你好"]
+    assert words("世界 ok 你好") == ["世", "界", "ok", "你", "好"]
+    assert places == [1, 2, 4]
+    assert without_gaps(places) == [0, 1, 2]
+    assert without_gaps([]) == []
+
+
+@given(ANY.filter(bool), st.text("你好世界คำ่าabc é。'", max_size=20))
+def test_words_are_counted_alike_by_an_old_tokenizer(text: str, other: str) -> None:
+    tokenizer = stored_by_an_earlier_version([text, text, other, other])
+    for read in (text, other, f"{other} {text}"):
+        ids, places = tokenizer.encode_words(read)
+        assert len(ids) == len(places)
+        assert places == sorted(places)
+        assert max(places, default=-1) + 1 == len(words(read))

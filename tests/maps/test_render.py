@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from test_record import causal_weights, record
 
-from triptych.maps.labels import label
+from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord
 from triptych.maps.render import overview, sheet, write_png
 
@@ -142,3 +142,16 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 def test_labels_show_what_cannot_be_seen() -> None:
     assert [label(token) for token in (" ", "\n", "\t", "", "\x00", "\u202e", "é")] == list("␣⏎⇥∅␀�é")
     assert label("a" * 40) == "a" * 15 + "…"
+
+
+def test_captions_and_titles_do_not_repeat_a_long_input() -> None:
+    assert shortened("a\n b\u2028c") == "a b c"
+    assert shortened("word " * 200, 12) == "word word w…"
+    assert len(shortened("x" * 1000)) == 80
+    assert shortened(" \n") == "∅"
+    long = record(torch.eye(4)[None], example="x" * 1000)
+    assert "x" * 1000 not in long.caption()
+    assert "x" * 79 + "…" in long.caption()
+    short = record(torch.eye(4)[None], example="x" * 80)
+    assert sheet(long).shape == sheet(short).shape
+    assert overview([long]).shape == overview([short]).shape

@@ -259,3 +259,98 @@ def test_padding_is_no_part_of_the_loss(compose_translation: Compose) -> None:
     loss, count = task.loss(task.answer(task.model, both), both)
     torch.testing.assert_close(loss * count, sum(sums), rtol=1e-5, atol=1e-5)
     assert F.relu(loss) > 0
+
+
+@pytest.mark.parametrize(
+    ("locale", "tokenizer"),
+    [
+        *(("zh_Hans_CN", "zh"), ("zho", "zh"), ("yue", "zh"), ("wuu", "zh"), ("ZH-tw", "zh")),
+        *(("ja", "ja-mecab or char"), ("jpn", "ja-mecab or char"), ("ko_KR", "ko-mecab or char")),
+        *(("th", "char"), ("lo_LA", "char"), ("km", "char"), ("my", "char"), ("tha", "char")),
+        *(("en", "13a"), ("pt_BR", "13a"), ("fra", "13a"), ("target", "13a"), ("", "13a")),
+    ],
+)
+def test_words_are_told_apart_as_the_target_language_needs_it(
+    locale: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Japanese and Korean by a morphological analyser where its package is installed, else by characters."""
+    from triptych.tasks import translation_metrics as metrics
+
+    analyser, _, without = tokenizer.partition(" or ")
+    for installed, wanted in ((True, analyser), (False, without or analyser)):
+        monkeypatch.setattr(metrics, "find_spec", lambda module, there=installed: object() if there else None)
+        assert metrics.tokenizer_for("auto", locale) == wanted
+        assert metrics.tokenizer_for("intl", locale) == "intl"
+
+
+@pytest.mark.parametrize("tokenizer", ["zh", "char"])
+def test_a_slip_in_a_sentence_without_blanks_leaves_the_rest_right(tokenizer: str) -> None:
+    from triptych.tasks.translation_metrics import score
+
+    told = (["我昨天去了北京大学。"], ["a"], ["我昨天去了北京大學。"])
+    assert score(*told).numbers["bleu"] == 0, "the whole sentence is one word"
+    found = score(*told, tokenizer=tokenizer)
+    assert found.numbers["bleu"] > 70
+    assert found.numbers["chrf"] == score(*told).numbers["chrf"]
+    assert {f"tok:{tokenizer}" in found.signatures[name] for name in ("bleu", "bleu_lowercase")} == {True}
+
+
+def test_all_references_are_told_apart_alike() -> None:
+    from triptych.tasks.translation_metrics import score
+
+    found = score(["你好吗朋友", "你好吗朋友"], ["a", "a"], ["你好吗亲", "你好吗朋友们"], tokenizer="zh")
+    assert found.numbers["bleu_all_references"] > 50
+    assert "tok:zh" in found.signatures["bleu_all_references"]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ("nonsense", "it must be auto, 13a, intl, zh, ja-mecab, ko-mecab, char or none"),
+        *((name, "sacrebleu would download its model") for name in ("spm", "flores101", "flores200", "spBLEU-1K")),
+        ("ja-mecab", r'pip install "sacrebleu\[ja\]"'),
+        ("ko-mecab", r'pip install "sacrebleu\[ko\]"'),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused_before_training(
+    compose_translation: Compose, tokenizer: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triptych.tasks import translation_metrics as metrics
+
+    monkeypatch.setattr(metrics, "find_spec", lambda module: None)
+    with pytest.raises(UserError, match=f"task.bleu_tokenizer={tokenizer} .*{said}|{said}"):
+        built(compose_translation(*TRANSFORMER, f"task.bleu_tokenizer={tokenizer}"))
+
+
+def test_no_tokenizer_of_sacrebleu_is_forgotten() -> None:
+    from sacrebleu.metrics import BLEU
+
+    from triptych.tasks.translation_metrics import DOWNLOADED, TOKENIZERS
+
+    assert set(TOKENIZERS) | set(DOWNLOADED) >= set(BLEU.TOKENIZERS)
+
+
+def test_a_run_is_scored_as_its_language_needs_it(
+    compose_translation: Compose, tmp_path: Path, one_thread: None
+) -> None:
+    """From the setting and the locale to the signature in the notes, and to the table by lengths."""
+    from triptych.explain import lengths
+    from triptych.run import train
+
+    options = (*TRANSFORMER, "trainer.max_steps=4", "validations=1", "maps=none", f"runs={tmp_path}")
+    run = train(compose_translation(*options, "data.target_locale=zh_Hans"))
+    assert "tok:zh" in run.summary()["notes"]["bleu"]
+    assert lengths._tokenizer(run) == "zh"
+    assert lengths.table([("zh", run)]).row_count == 1
+    run = train(compose_translation(*options, "data.target_locale=zh_Hans", "task.bleu_tokenizer=char"))
+    assert "tok:char" in run.summary()["notes"]["bleu"]
+
+
+def test_lines_of_a_file_end_where_an_editor_ends_them(tmp_path: Path) -> None:
+    from triptych.tasks.translation import lines_of
+
+    path = tmp_path / "in.txt"
+    path.write_bytes("one\r\ntwo\u2028still two\x0c\x85\rstill two\n\nfour\n".encode())
+    expected = ["one", "two\u2028still two\x0c\x85\rstill two", "", "four"]
+    assert lines_of(str(path)) == expected
+    assert lines_of("one\r\ntwo\u2028still two") == ["one", "two\u2028still two"]

@@ -105,7 +105,7 @@
     const examples = new Map();
     data.records.forEach((record) => {
       const key = identity(record);
-      examples.set(key, { name: record.example, runs: (examples.get(key)?.runs || new Set()).add(record.run) });
+      examples.set(key, { name: record.title, runs: (examples.get(key)?.runs || new Set()).add(record.run) });
     });
     const ordered = [...examples].sort(([, a], [, b]) => b.runs.size - a.runs.size);
     state.example = fill($("pick-example"), ordered.map(([key, { name, runs: of }]) =>

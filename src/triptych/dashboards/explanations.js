@@ -9,8 +9,8 @@
   const current = () => data.examples.find((each) => each.example === state.example && each.output === state.output);
 
   function fillPickers() {
-    const examples = [...new Set(data.examples.map((each) => each.example))];
-    state.example = fill($("pick-explained"), examples.map((each) => option(each, each)), state.example);
+    const examples = new Map(data.examples.map((each) => [each.example, each.title]));
+    state.example = fill($("pick-explained"), [...examples].map((entry) => option(...entry)), state.example);
     const outputs = data.examples.filter((each) => each.example === state.example).map((each) => each.output);
     state.output = fill($("pick-output"), outputs.map((each) => option(each, each)), state.output);
     $("pick-output").parentElement.hidden = outputs.length < 2;
@@ -60,7 +60,7 @@
     const methods = all ? Object.keys(entry.scores) : [state.method];
     const box = $("explained-maps");
     const patches = entry.grid && entry.picture !== null;
-    $("explained-title").textContent = `${entry.example}: ${entry.output}`;
+    $("explained-title").textContent = `${entry.title}: ${entry.output}`;
     const signed = methods.some((method) => entry.scores[method].some((score) => score < 0));
     const [warm, cold] = patches ? ["--glow", "--cold"] : ["--warm", "--cool"];
     const bar = [...(signed ? stops(cold).map(([at, c]) => [-at, c]).reverse() : []), ...stops(warm)];

@@ -13,7 +13,7 @@ from typing import Any
 
 from triptych.dashboards.whiskers import Shown, on_one_scale, read_interval, sentence
 from triptych.explain.intervals import Interval
-from triptych.maps.labels import label
+from triptych.maps.labels import label, shortened
 
 FILE = "explain.json"
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")
@@ -196,6 +196,7 @@ def _results(
         place = None if picture is None or grid is None else pictures.setdefault(picture, len(pictures))
         made: dict[str, Any] = {
             "example": key[0],
+            "title": shortened(key[0]),
             "output": key[1],
             "units": units,
             "grid": grid,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from PIL import Image
 from torch import Tensor
 
-from triptych.maps.labels import label
+from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord, load
 
 _Entry = dict[str, Any]
@@ -134,6 +134,7 @@ def _entry(
 ) -> _Entry:
     visible = ~record.masked.cpu().numpy()
     return {name: getattr(record, name) for name in _FACTS} | {
+        "title": shortened(record.example),
         "capture_error": record.capture_error if math.isfinite(record.capture_error) else None,
         "heads": list(record.heads),
         "checkpoint": Path(record.checkpoint).name if record.checkpoint else None,

@@ -12,8 +12,8 @@
   const name = (tokens, i) => `“${tokens[i]}”`;
 
   function fillPickers() {
-    const examples = [...new Set(data.records.map((r) => r.example))];
-    state.example = fill($("pick-example"), examples.map((e) => option(e, e)), state.example);
+    const examples = new Map(data.records.map((r) => [r.example, r.title]));
+    state.example = fill($("pick-example"), [...examples].map((entry) => option(...entry)), state.example);
     const sites = new Map();
     data.records.filter((r) => r.example === state.example).forEach((r) => sites.set(r.site, r));
     const records = [...sites.values()];
@@ -212,7 +212,7 @@
     $("pick-step").setAttribute("aria-valuetext", `step ${record.step}`);
     const facts = [
       ["Operation", record.operation], ["Layer", `${record.layer} (${record.site})`], ["Head", which], ["Shows", stage],
-      ["Mask", record.mask], ["Score", record.score], ["Example", record.example],
+      ["Mask", record.mask], ["Score", record.score], ["Example", record.title],
       ...(record.outcome ? [["Outcome", record.outcome]] : []),
       ["Step", record.step.toLocaleString("en")],
       ["Parameters", record.checkpoint ? `of ${record.checkpoint}` : "as they were in training"],
@@ -225,6 +225,7 @@
       const dd = document.createElement("dd");
       dt.textContent = term;
       dd.textContent = text;
+      if (term === "Example") dd.title = record.example;
       return [dt, dd];
     }));
   }

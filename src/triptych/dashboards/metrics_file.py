@@ -85,11 +85,12 @@ class MetricsFile(Logger):
 def read(path: Path) -> list[dict[str, float]]:
     """Rows of a metrics file as numbers, empty cells left out; a last line cut short by a kill is dropped."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8", newline="") as file:
+            text = file.read()
     except OSError:
         return []
     whole = text[: text.rfind("\n") + 1]
-    table = csv.DictReader(io.StringIO(whole))
+    table = csv.DictReader(io.StringIO(whole, newline=""))
     rows = []
     for row in table:
         try:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from triptych import jsonlines
+
 _TIME_COLUMNS = ("wall_seconds", "seconds", "wall_time", "elapsed", "time")
 _POINTS = 1000  # of one curve; more cannot be seen on a page
 _SAMPLES = 12
@@ -79,14 +81,14 @@ def read_curves(folder: Path, notes: list[str], most: int = _POINTS) -> list[Cur
     rows: list[dict[str, float]] = []
     dropped = 0
     try:
-        text = (folder / "metrics.csv").read_text(encoding="utf-8", errors="replace")
-        for row in csv.DictReader(text.splitlines()):
-            numbers = {name: number for name, cell in row.items() if name and (number := _number(cell)) is not None}
-            step = numbers.get("step")
-            if step is None or not math.isfinite(step):
-                dropped += 1
-            else:
-                rows.append(numbers)
+        with (folder / "metrics.csv").open(encoding="utf-8", errors="replace", newline="") as file:
+            for row in csv.DictReader(file):
+                numbers = {name: number for name, cell in row.items() if name and (number := _number(cell)) is not None}
+                step = numbers.get("step")
+                if step is None or not math.isfinite(step):
+                    dropped += 1
+                else:
+                    rows.append(numbers)
     except FileNotFoundError:
         notes.append("This run has no metrics.csv yet.")
     except (OSError, csv.Error) as error:
@@ -114,20 +116,17 @@ def read_curves(folder: Path, notes: list[str], most: int = _POINTS) -> list[Cur
 def read_samples(folder: Path, notes: list[str]) -> list[Sample]:
     """samples.jsonl, latest first; of many, the first, the last and some between."""
     samples: list[Sample] = []
-    dropped = 0
     try:
-        text = (folder / "samples.jsonl").read_text(encoding="utf-8", errors="replace")
+        rows, dropped = jsonlines.read(folder / "samples.jsonl")
     except FileNotFoundError:
         return []
     except OSError as error:
         notes.append(f"samples.jsonl could not be read ({type(error).__name__}).")
         return []
-    for line in text.split("\n"):
+    for row in rows:
         try:
-            row = json.loads(line) if line.strip() else None
-            if row is not None:
-                written, prompt = str(row["text"]), str(row.get("prompt") or "")
-                samples.append(Sample(int(row["step"]), prompt, written.removeprefix(prompt)[:_LONGEST]))
+            written, prompt = str(row["text"]), str(row.get("prompt") or "")
+            samples.append(Sample(int(row["step"]), prompt, written.removeprefix(prompt)[:_LONGEST]))
         except (ValueError, KeyError, TypeError, AttributeError):
             dropped += 1
     if dropped:
@@ -159,7 +158,8 @@ def read_tables(folder: Path, notes: list[str]) -> list[Counts]:
 def read_alignments(folder: Path, notes: list[str]) -> tuple[list[str], list[list[str]]] | None:
     """alignment.csv, a translator's figures by layer, row and heads: what columns hold, and rows; None without it."""
     try:
-        lines = list(csv.reader((folder / "alignment.csv").read_text(encoding="utf-8").splitlines()))
+        with (folder / "alignment.csv").open(encoding="utf-8", newline="") as file:
+            lines = list(csv.reader(file))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, csv.Error) as error:

@@ -1,12 +1,11 @@
 """Samples of what a model says, while it trains: kept in ``samples.jsonl`` and sent to every dashboard."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
+from triptych import jsonlines
 from triptych.dashboards import publish
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing
@@ -44,14 +43,11 @@ class Samples(pl.Callback):
         with probing(task.model):
             prompt, text = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]
         self.rows.append({"step": step, "prompt": prompt, "text": text})
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.rows)
-        write_atomically(self.path, lines)
+        write_atomically(self.path, jsonlines.dumps(self.rows))
         publish.text(trainer.loggers, "samples", prompt + text, step)
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a samples file; nothing when there is none."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        yield json.loads(line)
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a samples file, without those that are damaged; nothing when there is no file."""
+    rows = jsonlines.read(path).values if path.exists() else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]

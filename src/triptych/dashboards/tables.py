@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from pytorch_lightning.trainer.states import TrainerFn
 
 from triptych.dashboards import publish
-from triptych.maps.labels import label
-from triptych.maps.render import Picture, write_png
+from triptych.maps import fonts
+from triptych.maps.render import Picture, write_png, written
 from triptych.tasks.base import Table, Task
 
 _MOST = 25  # rows up to which every cell has its number, and every name is written
@@ -72,9 +72,11 @@ def draw(table: Table, title: str) -> Picture:
     axes.set(xlabel=table.columns, ylabel=table.rows)
     axes.set_title(title, fontsize=10)
     if size <= _MOST:
-        names = [label(name) for name in table.names]
-        axes.set_xticks(range(size), names, rotation=0 if max(map(len, names)) <= 2 else 90, parse_math=False)
-        axes.set_yticks(range(size), names, parse_math=False)
+        names = [written(name) for name in table.names]
+        upright = max(map(fonts.width, names)) <= 2
+        font = fonts.properties(names, 10)
+        axes.set_xticks(range(size), names, rotation=0 if upright else 90, parse_math=False, fontproperties=font)
+        axes.set_yticks(range(size), names, parse_math=False, fontproperties=font)
         for row in range(size):
             for column in range(size):
                 if counts[row, column]:

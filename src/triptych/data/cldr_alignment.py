@@ -47,7 +47,7 @@ class _Word(NamedTuple):
     text: str
     keys: tuple[str, ...]
     literal: bool
-    inside: bool  # of one piece only
+    piece: str | None  # the text of the piece that it lies in; None where it lies in several
     spoken: bool  # more than a sign such as the dot of an abbreviation
 
 
@@ -56,6 +56,9 @@ def align(source: Phrase, target: Phrase) -> Row | None:
 
     - A field that is one word on both sides is a sure link. Signs do not count: in Jan / janv. the link between the
       two words is sure, the one to the dot is possible.
+    - In a script without blanks between words each character is a word. A field that is one source word and a stretch
+      of such characters has a sure link to each of them: Germany / 德国 says "0-0 0-1". The other way round they are
+      possible: a word comes from its characters together, and no single one of them need be what it is read from.
     - The words of a field of several words are all possible links of each other; so are the words that stand in
       the same pattern. A word that only partly lies in a piece (5h) has possible links for every piece it touches.
     - Where a target word has no counterpart (de in "marzo de 2026"; a field that the source leaves out; a word
@@ -74,9 +77,10 @@ def align(source: Phrase, target: Phrase) -> Row | None:
         for i in ours:
             for j in theirs:
                 links.setdefault((i, j), "?")
-        pair = (_single(ours, heard), _single(theirs, said))
-        if pair[0] is not None and pair[1] is not None:
-            links[pair[0], pair[1]] = "-"
+        if (only := _single(ours, heard)) is not None:
+            other = _single(theirs, said)
+            for j in _characters(theirs, said) if other is None else [other]:
+                links[only, j] = "-"
     for j, word in enumerate(said):
         if not _answered(word, heard, sources):
             for i in _nearest(said, range(j, -1, -1), sources) + _nearest(said, range(j, len(said)), sources):
@@ -108,14 +112,14 @@ def _words(phrase: Phrase, text: str) -> list[_Word]:
             piece = next(pieces)
             end += len(piece.text)
         if position <= end:
-            found.append(_Word(word, piece.keys, piece.literal, True, spoken))
+            found.append(_Word(word, piece.keys, piece.literal, piece.text, spoken))
             continue
         keys = dict.fromkeys(piece.keys)
         while end < position:
             piece = next(pieces)
             end += len(piece.text)
             keys |= dict.fromkeys(piece.keys if piece.text else ())
-        found.append(_Word(word, tuple(keys), False, False, spoken))
+        found.append(_Word(word, tuple(keys), False, None, spoken))
     return found
 
 
@@ -134,7 +138,21 @@ def _single(indices: list[int], side: Sequence[_Word]) -> int | None:
     if len(indices) != 1:
         return None
     word = side[indices[0]]
-    return None if word.literal or not word.inside else indices[0]
+    return None if word.literal or word.piece is None else indices[0]
+
+
+def _characters(indices: list[int], side: Sequence[_Word]) -> list[int]:
+    """All words of a field where they are characters that make up its one piece, without blanks; else none of them."""
+    found = [side[index] for index in indices]
+    whole = "".join(word.text for word in found)
+    if not found or found[0].literal or found[0].piece is None or found[0].piece.strip() != whole:
+        return []
+    return indices if all(joins(word.text) for word in found) else []
+
+
+def joins(word: str) -> bool:
+    """Whether a word may touch the next one: true of the characters of a script without blanks between words."""
+    return word[0].isalpha() and word[-1] not in "'’"
 
 
 def _answered(word: _Word, heard: Sequence[_Word], sources: dict[str, list[int]]) -> bool:

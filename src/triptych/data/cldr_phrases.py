@@ -8,7 +8,7 @@ from babel import Locale
 from babel.core import get_global
 from babel.numbers import get_currency_precision, get_currency_symbol
 
-from triptych.data.cldr_alignment import Phrase, field
+from triptych.data.cldr_alignment import Phrase, field, joins
 from triptych.data.cldr_locale import Patterns, fill, shows, value_of
 from triptych.data.tokenizers import words
 
@@ -135,10 +135,7 @@ class Phrases:
         for unit in (*UNITS_OF_TIME, *WEEKDAYS):
             ours, theirs = (side.relative_names(unit) for side in self.sides)
             # last week, this week, next week: what all of them have is the week.
-            shared: list[set[str]] = [
-                set.intersection(*(set(words(name)) for name in found.values())) if len(found) > 1 else set()
-                for found in (ours, theirs)
-            ]
+            shared = [_shared(list(found.values())) if len(found) > 1 else set() for found in (ours, theirs)]
             for offset in sorted(ours.keys() & theirs.keys()):
                 pair = (ours[offset], theirs[offset])
                 yield _cut(pair[0], shared[0], all(shared)), _cut(pair[1], shared[1], all(shared))
@@ -198,10 +195,7 @@ class Phrases:
                 if ours is None or theirs is None:
                     continue
                 # What past and future share beside the number is the name of the unit.
-                shared = [
-                    set.intersection(*(set(words(pattern.replace("{0}", " "))) for pattern in patterns))
-                    for patterns in (ours, theirs)
-                ]
+                shared = [_shared([pattern.replace("{0}", " ") for pattern in side]) for side in (ours, theirs)]
                 for pair in zip(ours, theirs, strict=True):
                     source, target = (
                         [
@@ -319,13 +313,48 @@ def _named(pair: tuple[str, str]) -> Both:
     return [field(pair[0], "name")], [field(pair[1], "name")]
 
 
-def _cut(text: str, names: set[str], apart: bool) -> Phrase:
+def _shared(phrases: Sequence[str]) -> set[tuple[str, ...]]:
+    """What all of the phrases have: words, and where a script has no blanks between words, the longest stretch."""
+    runs = [_runs(phrase) for phrase in phrases]
+    alone = set.intersection(*({run for run in each if len(run) == 1} for each in runs))
+    parts = [
+        {run[start:end] for run in each for start in range(len(run)) for end in range(start + 1, len(run) + 1)}
+        for each in runs
+    ]
+    stretches = set.intersection(*parts) - alone
+    return alone | set(sorted(stretches, key=lambda stretch: (-len(stretch), stretch))[:1])
+
+
+def _runs(text: str) -> list[tuple[str, ...]]:
+    """The words of the text, those that touch each other together."""
+    runs: list[tuple[str, ...]] = []
+    position = 0
+    before = False  # the word before may touch this one
+    for word in words(text):
+        start = text.index(word, position)
+        if before and start == position and joins(word):
+            runs[-1] = (*runs[-1], word)
+        else:
+            runs.append((word,))
+        position, before = start + len(word), joins(word)
+    return runs
+
+
+def _cut(text: str, names: set[tuple[str, ...]], apart: bool) -> Phrase:
     """Word by word: those in ``names`` are one field, the others another one; all are the same if not ``apart``."""
     pieces: Phrase = []
     position = 0
-    for word in words(text):
+    said = tuple(words(text))
+    named = {
+        at
+        for name in names
+        for start in range(len(said) - len(name) + 1)
+        if said[start : start + len(name)] == name
+        for at in range(start, start + len(name))
+    }
+    for at, word in enumerate(said):
         end = text.index(word, position) + len(word)
-        pieces.append(field(text[position:end], "unit" if word in names or not apart else "when"))
+        pieces.append(field(text[position:end], "unit" if at in named or not apart else "when"))
         position = end
     return [*pieces, field(text[position:])]
 

@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from os import PathLike
 from typing import TypeVar
 
@@ -21,7 +23,18 @@ UNKNOWN_ID = 0
 PAD_ID, START_ID, END_ID, UNKNOWN_WORD_ID = 0, 1, 2, 3  # of SubwordTokenizer
 SPECIAL = ("<pad>", "<s>", "</s>", UNKNOWN)  # their names, in the order of their ids
 BLANK = "▁"  # U+2581 before a subword: a blank stands there
-WORD = r"[\p{L}\p{M}\p{N}]+['’]?|[^\s\p{L}\p{M}\p{N}]"  # an elided word keeps its apostrophe: t' aime
+# Scripts that are written without blanks between words, by their Unicode names.
+UNSPACED_SCRIPTS = (
+    *("Han", "Hiragana", "Katakana", "Bopomofo", "Yi"),
+    *("Thai", "Lao", "Khmer", "Myanmar", "Tai_Tham", "Tai_Le", "New_Tai_Lue", "Tai_Viet"),
+)
+# Their letters, with the marks of length and repetition and the closing mark that Unicode counts to no single script.
+_LETTER = "[" + "".join(rf"\p{{{script}}}" for script in UNSPACED_SCRIPTS) + r"ーｰ〱-〵〆&&[^\p{M}\p{Nd}]]"
+# What belongs to the letter before it: a letter stacked below it by a sign of Burmese, Khmer or Tai Tham; marks, also
+# the two vowels of Thai and Lao and the two voicing marks of half-width kana that Unicode calls letters.
+_ATTACHED = rf"[\u1039\u17d2\u1a60]{_LETTER}|[\p{{M}}ำຳﾞﾟ]"
+# A letter of these scripts; a word of others, where an elided one keeps its apostrophe (t' aime); or a sign.
+WORD = rf"{_LETTER}(?:{_ATTACHED})*|[\p{{L}}\p{{M}}\p{{N}}&&[^{_LETTER}]]+['’]?|[^\s\p{{L}}\p{{M}}\p{{N}}]"
 CHUNK = 4096  # characters; the library's time per character grows with the length of one string
 _SPLIT = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(Regex(WORD), "isolated")])
 VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\N{NO-BREAK SPACE}": "⍽"}
@@ -119,6 +132,11 @@ class SubwordTokenizer(_LibraryTokenizer):
     A subword lies within one of `words`, and "▁" at its head marks a blank before it: "Je t'aime !" may be ▁Je ▁t'
     aime ▁!. A sentence always begins with one. Every run of whitespace, no-break spaces and line ends included,
     counts as one blank, and none stands at the ends: the text is read, and comes back, as `spaced` has it.
+
+    Where a script has no blanks between words (``UNSPACED_SCRIPTS``), a word is a character, so no subword is longer
+    than one: what BERT does with Han characters (Devlin et al., arXiv 1810.04805). A sentence then has about as many
+    tokens as characters, which ``data.longest`` and batches must have room for, and such characters are never merged.
+    Tokenizers that earlier versions stored keep their longer subwords.
     """
 
     @classmethod
@@ -158,10 +176,17 @@ class SubwordTokenizer(_LibraryTokenizer):
             return [each.ids for each in self.tokenizer.encode_batch_fast([spaced(text) for text in texts])]
 
     def encode_words(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids as `encode` gives them, and for each which of ``words(text)`` it is a part of, counted from 0."""
-        self._report(text)
-        encoding = self.tokenizer.encode(spaced(text))
-        return encoding.ids, [word for word in encoding.word_ids if word is not None]  # None is for special tokens
+        """Ids as `encode` gives them, and for each which of ``words(text)`` it is a part of, counted from 0.
+
+        A tokenizer that an earlier version stored may have subwords of several words, in scripts without blanks. Each
+        counts as a part of the last of them, and the others have no subword: so the last word always has one, and
+        the number of words can be read off. Where nobody's links say which word is meant, see `without_gaps`.
+        """
+        ids = self.encode(text)
+        ends = [end for _, (_, end) in _SPLIT.pre_tokenize_str(spaced(text))]
+        # What is read is the text behind one more blank, and no character of it is lost or added.
+        last = accumulate(len(self.tokenizer.id_to_token(index) or UNKNOWN) for index in ids)
+        return ids, [bisect_left(ends, position - 1) for position in last]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids, without padding, start and end; unknown ids show as "�"."""
@@ -188,8 +213,18 @@ def spaced(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a sentence, as alignments count them: "Je t'aime !" is Je, t', aime, !. See ``WORD``."""
+    """The words of a sentence, as alignments count them: "Je t'aime !" is Je, t', aime, !. See ``WORD``.
+
+    Where a script has no blanks between words (``UNSPACED_SCRIPTS``), each character is one, together with the marks
+    that follow it: 5月3日 is 5, 月, 3, 日; น้ำ is one. Its digits are words as those of other scripts are: ๑๒ is one.
+    """
     return [word for word, _ in _SPLIT.pre_tokenize_str(spaced(text))]
+
+
+def without_gaps(places: Sequence[int]) -> list[int]:
+    """Words of subwords, as `encode_words` gives them, numbered anew so that each number has a subword."""
+    numbers = {place: number for number, place in enumerate(sorted(set(places)))}
+    return [numbers[place] for place in places]
 
 
 def _subwords(model: models.Model) -> Tokenizer:

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from triptych.dashboards import publish
 from triptych.data.batches import Probe, TranslationBatch
-from triptych.data.tokenizers import BLANK, PAD_ID
+from triptych.data.tokenizers import BLANK, PAD_ID, without_gaps
 from triptych.data.translation import TranslationData
 from triptych.explain.alignment import AlignmentTable, Choice, Links, TableRow, masking_links, read_links, soft
 from triptych.folder import write_atomically
 from triptych.maps import record, render
 from triptych.maps.alignments import alignment, over_time
 from triptych.maps.capture import capture, probing, sites
+from triptych.maps.labels import shortened
 from triptych.maps.render import Picture
 from triptych.models.rnn_translator import RNNTranslator
 from triptych.tasks.translation import TranslationTask
@@ -62,6 +63,8 @@ def table_of(
                 task.answer(model, task.transfer_batch_to_device(thin, task.device, 0))
             rows = thin.rows.tolist()
             read, written = ([data.tokenizer.encode_words(texts[row][side])[1] for row in rows] for side in (0, 1))
+            if gold is None:
+                read, written = ([without_gaps(places) for places in side] for side in (read, written))
             links: list[Links] | None = None
             if against is not None:
                 links = [against(_alone(thin, at), *pair) for at, pair in enumerate(zip(read, written, strict=True))]
@@ -167,7 +170,8 @@ class Aligning(pl.Callback):
         for probe in pl_module.probes(_data(trainer), 1, _LENGTH):
             picture = draw(pl_module, probe, choice, step)
             render.write_png(picture, self.folder / "maps" / f"step-{step:08d}-alignment.png")
-            publish.picture(trainer.loggers, "maps/alignment", picture, step, caption=f"{probe.example}, {choice}")
+            caption = f"{shortened(probe.example)}, {choice}"
+            publish.picture(trainer.loggers, "maps/alignment", picture, step, caption=caption)
 
     def measure(self, task: TranslationTask, data: TranslationData) -> tuple[dict[str, float], dict[str, str]]:
         """Figures of validation and test, where the choice is made on validation; and that choice in words."""

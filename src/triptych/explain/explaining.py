@@ -26,6 +26,7 @@ from triptych.explain.methods import METHODS, chosen
 from triptych.explain.subjects import PairSubject, Subject, subjects
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing, sites
+from triptych.maps.labels import shortened
 from triptych.maps.rankings import ranking_picture
 from triptych.maps.render import Picture
 from triptych.tasks.base import Task
@@ -174,7 +175,7 @@ def pictures(explained: dict[str, Any], probes: Sequence[Probe]) -> Iterator[tup
                 {titles[each["method"]]: each["scores"] for each in results},
                 None if grid is None else (grid[0], grid[1]),
                 of[example],
-                title=f"{example} · output {output}",
+                title=f"{shortened(example)} · output {shortened(output)}",
                 says=says,
                 caption=f"Each map up to its own largest score. Verdicts over {explained['examples']} examples.",
             ),
@@ -274,7 +275,7 @@ class Verdicts(pl.Callback):
         explained = explain(task, data, probes, settings)
         write(self.folder, explained, task=task.name, step=step, checkpoint="best.ckpt", split="validation")
         for example, picture in islice(pictures(explained, probes), 1):
-            publish.picture(loggers, "maps/explanations", picture, step, caption=example)
+            publish.picture(loggers, "maps/explanations", picture, step, caption=shortened(example))
 
     def pictures(self, task: Task, probe: Probe, step: int) -> dict[str, Any]:
         """None: what is drawn of an input is its maps; `make explain` draws its explanations."""

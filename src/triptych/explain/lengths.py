@@ -11,7 +11,7 @@ from rich.table import Table
 
 from triptych.data.tokenizers import words
 from triptych.folder import RunFolder
-from triptych.tasks.translation_metrics import score
+from triptych.tasks.translation_metrics import score, tokenizer_for
 
 GROUPS = 4  # of lengths, with about as many sentences in each
 console = Console(highlight=False)
@@ -27,17 +27,19 @@ class Quality(NamedTuple):
     exact_match: float
 
 
-def by_length(answers: Sequence[dict[str, str]], groups: int = GROUPS) -> list[Quality]:
+def by_length(answers: Sequence[dict[str, str]], groups: int = GROUPS, *, tokenizer: str = "13a") -> list[Quality]:
     """Quality in up to ``groups`` ranges of source lengths, a length never standing in two of them.
 
-    answers: rows with "source", "reference" and "translation". Lengths are in words (``tokenizers.words``).
+    answers: rows with "source", "reference" and "translation". Lengths are in words as ``tokenizers.words`` counts
+    them: in characters where a script has no blanks. tokenizer: BLEU's, of ``translation_metrics.score``.
     """
     lengths = [len(words(row["source"])) for row in answers]
     found: list[Quality] = []
     shortest = 0
     for longest in _bounds(lengths, groups):
         rows = [row for row, length in zip(answers, lengths, strict=True) if shortest <= length <= longest]
-        numbers = score(*([row[key] for row in rows] for key in ("translation", "source", "reference"))).numbers
+        columns = ([row[key] for row in rows] for key in ("translation", "source", "reference"))
+        numbers = score(*columns, tokenizer=tokenizer).numbers
         first = min(length for length in lengths if length >= shortest)
         found.append(Quality(first, longest, len(rows), numbers["bleu"], numbers["exact_match"]))
         shortest = longest + 1
@@ -72,7 +74,7 @@ def table(runs: Sequence[tuple[str, RunFolder]]) -> Table:
     """Names and finished runs as a table: BLEU and the share of exact matches on test, by length and in all."""
     shown = Table(title="test BLEU (exact matches) by words of the source", show_lines=True)
     shown.add_column("model, parameters, fit")
-    measured = [(name, run, by_length(run.answers())) for name, run in runs]
+    measured = [(name, run, by_length(run.answers(), tokenizer=_tokenizer(run))) for name, run in runs]
     for group in measured[0][2]:
         several = f"{group.shortest} to {group.longest}" if group.shortest < group.longest else f"{group.longest}"
         shown.add_column(f"{several}\n{group.sentences:,} pairs", justify="right")
@@ -85,3 +87,8 @@ def table(runs: Sequence[tuple[str, RunFolder]]) -> Table:
         costs = f"{summary['parameters'] / 1e6:.1f} M, {summary['fit_seconds']:.0f} s"
         shown.add_row(f"{name}\n{costs}", *cells, whole)
     return shown
+
+
+def _tokenizer(run: RunFolder) -> str:
+    config = run.config()
+    return tokenizer_for(config.task.bleu_tokenizer, config.data.target_locale)

@@ -16,6 +16,7 @@ from triptych.data.tokenizers import BLANK, PAD_ID, UNKNOWN_ID
 from triptych.errors import UserError
 from triptych.explain.alignment import Choice
 from triptych.maps.capture import probing
+from triptych.maps.labels import shortened
 from triptych.models.charlm import CharLM
 from triptych.models.rnn_translator import RNNTranslator
 from triptych.models.vit import ViT
@@ -315,7 +316,8 @@ def _rows(probe: Probe, about: str | None, generator: torch.Generator | None) ->
     places = probe.words["output"]
     firsts = [row for row, word in enumerate(places) if word >= 0 and word not in places[:row]]
     if not firsts or not source_words(probe):
-        raise UserError(f'"{probe.example}" has no word to explain: give a sentence, and a translation with words')
+        said = shortened(probe.example)
+        raise UserError(f'"{said}" has no word to explain: give a sentence, and a translation with words')
     if about is not None:
         words = _words(probe, "output")
         fitting = [firsts[at] for at, word in enumerate(words) if word == about]

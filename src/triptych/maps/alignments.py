@@ -11,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import IdentityTransform
 
 from triptych.attention.shapes import Float, Tensor
 from triptych.explain.alignment import Choice, Link, Links
-from triptych.maps import render
-from triptych.maps.labels import label
+from triptych.maps import fonts, render
 from triptych.maps.render import Page, Picture
 
 _ALONE, _BESIDE = 900, 420  # px, about how long the longer side of a matrix is, alone and beside others
@@ -99,10 +97,10 @@ def _draw(
     pitch = cell / block  # px from one word to the next
     height, width = math.ceil(T / block) * cell, math.ceil(S / block) * cell
     font = min(max(0.45 * pitch, 9.0), 14.0)
-    rows, columns = [label(word) for word in target], [label(word) for word in source]
-    lengths = [len(word) * _LETTER * font for word in columns]
+    rows, columns = [render.written(word) for word in target], [render.written(word) for word in source]
+    lengths = [fonts.width(word) * _LETTER * font for word in columns]
     slanted = max(lengths) > pitch - 4
-    left = round(max(map(len, rows)) * _LETTER * font) + 10
+    left = round(max(map(fonts.width, rows)) * _LETTER * font) + 10
     above = round(max(lengths) * _SLANT + font if slanted else font) + 10
     # a slanted label reaches to the right of its column
     ends = max((j + 0.5) * pitch + length * _SLANT for j, length in enumerate(lengths)) if slanted else 0
@@ -185,7 +183,7 @@ def _finished(
     figure.figimage(page, origin="upper")
     pixels = IdentityTransform()
     size = min(0.34 * pitch, 14)
-    font = FontProperties(fname=str(render._font_file()), size=size * 72 / 100)
+    font = fonts.properties([], size * 72 / 100)
     for x, y, weights in drawn:
         for j, i in np.ndindex(weights.shape) if numbered else ():
             number = _number(float(weights[j, i]))

@@ -209,13 +209,14 @@ def intervene(
 def probing(model: nn.Module, *, grad: bool = False) -> Iterator[nn.Module]:
     """The model as maps are taken from it: eval mode, float32, outside autocast, without touching random state.
 
-    Yields the model itself, or a float32 copy where its parameters are of lower precision.
+    Yields the model itself, or a float32 copy where its parameters are of another precision.
     """
-    low = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
-    probed = deepcopy(model).float() if low else model
+    other = any(parameter.dtype != torch.float32 for parameter in model.parameters())
+    probed = deepcopy(model).float() if other else model
     device = next(model.parameters()).device
     training = {name: module.training for name, module in model.named_modules()}
     precision = torch.get_float32_matmul_precision()
+    model.eval()
     probed.eval()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from triptych.explain.heads import patch_distance
+from triptych.maps.labels import shortened
 from triptych.maps.record import MapRecord
 from triptych.maps.render import Page, Picture
 
@@ -107,7 +108,7 @@ def sheet(record: MapRecord, query: int | None = None) -> Picture:
     page = Page(max(per_row * pitch + 140, 620))
     page.line(f"{record.task} · layer {record.layer} · {record.operation} · step {record.step:,}", size=17)
     if record.outcome:
-        page.line(f"{record.example}: {record.outcome}", size=13)
+        page.line(f"{shortened(record.example)}: {shortened(record.outcome, 160)}", size=13)
     first = page.bottom + 24
     page.grow(lines * (height + 30) + 4)
     for index, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
@@ -132,9 +133,9 @@ def overview(records: list[MapRecord]) -> Picture:
     height, width = plain.shape[:2]
     left, gap = 76, 8
     page = Page(max(left + width + 14 + len(heads) * (max(width, 56) + gap) + 140, 620))
-    page.line(f"{first.task} · {first.example} · step {first.step:,}", size=17)
+    page.line(f"{first.task} · {shortened(first.example)} · step {first.step:,}", size=17)
     if first.outcome:
-        page.line(first.outcome, size=13)
+        page.line(shortened(first.outcome, 160), size=13)
     x0 = page.edge + left + width + 14
     for index, head in enumerate(heads):
         page.text(x0 + index * (max(width, 56) + gap), page.bottom + 16, f"head {head}", size=12)

@@ -1,4 +1,4 @@
-"""How a token is written beside a map: white space and control characters made visible, long tokens cut."""
+"""How texts are written beside a map: white space and control characters made visible, what is long cut."""
 
 import unicodedata
 
@@ -23,3 +23,11 @@ def label(token: str, longest: int = 16) -> str:
     if len(written) > longest:
         written = written[: longest - 1] + "…"
     return written or "∅"
+
+
+def shortened(text: str, longest: int = 80) -> str:
+    """A text as one line of at most ``longest`` characters, for captions, titles and lists; "∅" where it is blank."""
+    line = " ".join(text.split())
+    if len(line) > longest:
+        line = line[: longest - 1].rstrip() + "…"
+    return line or "∅"

@@ -5,8 +5,6 @@ Scores above 0 glow warm, scores below 0 cold, each method on its own scale: met
 """
 
 import math
-import textwrap
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,9 +14,10 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
+from triptych.maps import fonts
 from triptych.maps.images import enlarged, overlay
 from triptych.maps.labels import label
-from triptych.maps.render import Page, Picture
+from triptych.maps.render import Page, Picture, written
 
 _SIDE = 200  # px, about how long the longer side of an overlay is
 _FONT = 14  # px
@@ -91,7 +90,7 @@ def _over_picture(
     for start in range(0, len(maps), per_row):
         page.grow(24)
         row = maps[start : start + per_row]
-        lines = [_wrapped(says.get(name, ""), letters) for name, _ in row]
+        lines = [fonts.wrapped(says.get(name, ""), letters) for name, _ in row]
         for index, ((name, image), verdict) in enumerate(zip(row, lines, strict=True)):
             x = page.edge + index * pitch
             page.text(x, page.bottom - 6, name, size=12)
@@ -108,19 +107,19 @@ def _as_text(
 ) -> Picture:
     page = Page(900)
     page.line(title, size=17)
-    names = [label(unit, longest=24) for unit in units]
+    names = [written(unit, longest=24) for unit in units]
     gap = 6 if max(map(len, names), default=1) > 1 else 2
     for name, numbers in scores.items():
         page.grow(14)
         page.line(name, size=12)
         page.grow(6)
         x = page.edge
-        for written, share in zip(names, _shares(numbers), strict=True):
-            width = math.ceil(_width(written) * _FONT * 0.66) + 4
+        for unit, share in zip(names, _shares(numbers), strict=True):
+            width = math.ceil(fonts.width(unit) * _FONT * 0.66) + 4
             if x + width > page.width - page.edge:
                 x = page.edge
                 page.grow(34)
-            page.text(x + width / 2, page.bottom + 14, written, size=_FONT, align="center")
+            page.text(x + width / 2, page.bottom + 14, unit, size=_FONT, align="center")
             page.paste(np.full((7, width, 3), _colour(share), np.uint8), x, page.bottom + 19)
             x += width + gap
         page.grow(34)
@@ -151,12 +150,3 @@ def _colour(share: float) -> tuple[int, int, int]:
 def _ink(colour: tuple[int, int, int]) -> tuple[int, int, int]:
     dark = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 140
     return (28, 36, 48) if dark else (255, 255, 255)
-
-
-def _width(text: str) -> int:
-    """In letters; East Asian ones are twice as wide."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def _wrapped(text: str, letters: int) -> list[str]:
-    return textwrap.wrap(text, letters, break_on_hyphens=False)

@@ -11,6 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from triptych.maps.labels import shortened
+
 NO_SOFTMAX = ("linear", "delta", "hard")  # operations whose weights come about otherwise; ``score`` says how
 
 
@@ -97,7 +99,7 @@ class MapRecord:
         source = f"checkpoint {self.checkpoint}" if self.checkpoint else f"step {self.step}"
         return (
             f"{self.task}, {self.operation}, layer {self.layer}, {which}: {self.stage} "
-            f"({self.score}; mask: {self.mask}); rows are queries, columns keys; {self.example}, {source}, "
+            f"({self.score}; mask: {self.mask}); rows are queries, columns keys; {shortened(self.example)}, {source}, "
             f"data {self.data[:12]}, backend {self.backend} ({self.kernel}), {self.dtype}, "
             f"capture error {self.capture_error:.1e}"
         )

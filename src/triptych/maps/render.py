@@ -6,20 +6,18 @@ take. Cells are painted as whole pixels, matplotlib writes the text; without pyp
 
 import math
 import os
-import textwrap
 from functools import cache
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, get_font
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
-from triptych.maps.labels import label
+from triptych.maps import fonts
+from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord
 
 Picture = npt.NDArray[np.uint8]  # height, width, 3
@@ -53,10 +51,10 @@ def sheet(record: MapRecord) -> Picture:
 
     pitch = cell / block  # px from one label to the next
     font = min(max(pitch, _SMALLEST_TEXT), 12.0)
-    rows, columns = [label(t) for t in record.query_labels], [label(t) for t in record.key_labels]
+    rows, columns = [written(t) for t in record.query_labels], [written(t) for t in record.key_labels]
     upright = max(map(len, columns)) == 1  # single characters need no rotation
-    left = round(max(map(len, rows)) * font * 0.64) + 8
-    below = round(font * 1.2 if upright else max(map(len, columns)) * font * 0.64) + 8
+    left = round(max(map(fonts.width, rows)) * font * 0.64) + 8
+    below = round(font * 1.2 if upright else max(map(fonts.width, columns)) * font * 0.64) + 8
 
     lines = math.ceil(heads / min(math.ceil((1.5 * heads) ** 0.5), max(1, _WIDEST // (width + 16))))
     per_row = math.ceil(heads / lines)
@@ -110,7 +108,7 @@ def overview(records: list[MapRecord]) -> Picture:
     maps_width = left + len(heads) * (width + gap)
     page = Page(max(maps_width + 106, 560))
     first = records[0]
-    page.line(f"{first.task} · {first.example} · step {first.step:,}", size=17)
+    page.line(f"{first.task} · {shortened(first.example)} · step {first.step:,}", size=17)
     for i, head in enumerate(heads):
         page.text(_EDGE + left + i * (width + gap), page.bottom + 16, f"head {head}", size=12)
     start = page.bottom + 22
@@ -199,21 +197,9 @@ def _thinned(labels: list[str], pitch: float) -> list[tuple[int, str]]:
     return [(i, labels[i]) for i in range(0, len(labels), every)]
 
 
-@cache
-def _font_file() -> Path:
-    # matplotlib's own copy: the same picture on every machine, whatever matplotlibrc says
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    return frozenset(get_font(str(_font_file())).get_charmap())
-
-
-def _drawable(text: str) -> str:
-    """A box for what the font lacks (some emoji, some scripts): matplotlib would draw one and warn."""
-    known = _glyphs()
-    return "".join(character if ord(character) in known and character >= " " else "□" for character in text)
+def written(token: str, longest: int = 16) -> str:
+    """``labels.label`` for pictures, in characters that can be drawn."""
+    return shortened(fonts.drawable(label(token, longest)), longest)
 
 
 class Page:
@@ -252,12 +238,12 @@ class Page:
         colour: str = _INK,
     ) -> None:
         """``x``, ``y``: the anchor on the baseline; ``size`` in px."""
-        self._texts.append((x, y, _drawable(text), size, align, rotation, colour))
+        self._texts.append((x, y, fonts.drawable(text), size, align, rotation, colour))
 
     def line(self, text: str, *, size: _Pixels, colour: str = _INK) -> None:
         """Running text, wrapped to the page."""
-        characters = int((self.width - 2 * _EDGE) / (size * 0.56))
-        for part in textwrap.wrap(_drawable(text), characters, break_on_hyphens=False):
+        letters = int((self.width - 2 * _EDGE) / (size * 0.56))
+        for part in fonts.wrapped(fonts.drawable(text), letters):
             self.grow(round(size * 1.35))
             self.text(_EDGE, self.bottom - round(size * 0.3), part, size=size, colour=colour)
 
@@ -278,9 +264,10 @@ class Page:
     def render(self) -> Picture:
         figure = Figure(figsize=(self.width / _DPI, self.bottom / _DPI), dpi=_DPI, facecolor="white")
         agg = FigureCanvasAgg(figure)
-        fonts = {
-            size: FontProperties(fname=str(_font_file()), size=size * 72 / _DPI) for size in {t[3] for t in self._texts}
-        }
+        texts: dict[_Pixels, list[str]] = {}
+        for _, _, text, size, *_ in self._texts:
+            texts.setdefault(size, []).append(text)
+        found = {size: fonts.properties(texts[size], size * 72 / _DPI) for size in texts}
         pixels = IdentityTransform()
         for x, y, text, size, align, rotation, colour in self._texts:
             figure.text(
@@ -288,7 +275,7 @@ class Page:
                 self.bottom - y,
                 text,
                 transform=pixels,
-                fontproperties=fonts[size],
+                fontproperties=found[size],
                 ha=align,
                 va="baseline",
                 rotation=rotation,

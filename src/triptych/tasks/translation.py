@@ -18,7 +18,7 @@ from triptych.models.search import Hypothesis, beam, check_options
 from triptych.models.translator import Translator
 from triptych.tasks.base import Task
 from triptych.tasks.losses import cross_entropy
-from triptych.tasks.translation_metrics import Scores, score
+from triptych.tasks.translation_metrics import Scores, check_tokenizer, score, tokenizer_for
 
 TOGETHER = 128  # sentences translated at once; which ones changes nothing about the outcome
 
@@ -31,6 +31,7 @@ class TranslationTask(Task):
         1512.00567, section 7).
     beam: hypotheses kept while the test split is translated, 1 is greedy; validation is always translated greedily.
     length_penalty: exponent of the length that scores are divided by; see ``models.search.beam``.
+    bleu_tokenizer: what BLEU takes for a word: sacrebleu's name, or "auto"; see ``translation_metrics.tokenizer_for``.
 
     BLEU and chrF go from 0 to 100, exact matches are a share; see ``translation_metrics``. Raises UserError for
     options out of range.
@@ -41,7 +42,9 @@ class TranslationTask(Task):
     data_class, model_classes = TranslationData, (Translator, RNNTranslator)
     model: Translator | RNNTranslator
 
-    def __init__(self, *, label_smoothing: float, beam: int, length_penalty: float, **more: Any) -> None:
+    def __init__(
+        self, *, label_smoothing: float, beam: int, length_penalty: float, bleu_tokenizer: str, **more: Any
+    ) -> None:
         super().__init__(**more)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"task.label_smoothing={label_smoothing}; it must be in 0 <= label_smoothing < 1")
@@ -49,7 +52,8 @@ class TranslationTask(Task):
             check_options(size=beam, length_penalty=length_penalty, best=1, vocabulary=self.model.vocabulary)
         except UserError as error:
             raise UserError(f"task.{error}") from error
-        self.label_smoothing = label_smoothing
+        check_tokenizer(bleu_tokenizer)
+        self.label_smoothing, self.bleu_tokenizer = label_smoothing, bleu_tokenizer
         self.beam, self.length_penalty = beam, length_penalty
         self._written: dict[int, str] = {}  # row of the split that is being evaluated -> its translation
         self._seconds = 0.0  # that they took
@@ -75,14 +79,15 @@ class TranslationTask(Task):
 
     def log_split(self, split: str) -> None:
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.log(f"{split}/perplexity", self.mean_loss(split).compute().exp().float())
+        self.log(f"{split}/perplexity", self.mean_loss(split).compute().exp())
         texts = data.texts("validation" if split == "val" else split)
         for written, seconds in processes.gather((self._written, self._seconds)):
             self._written.update(written)
             self._seconds = max(self._seconds, seconds)
         rows = [(*texts[row], translation) for row, translation in sorted(self._written.items())]
         sources, references, translations = ([row[at] for row in rows] for at in range(3))
-        scores: Scores = score(translations, sources, references)
+        tokenizer = tokenizer_for(self.bleu_tokenizer, data.target_language)
+        scores: Scores = score(translations, sources, references, tokenizer=tokenizer)
         for name, number in scores.numbers.items():
             self.log(f"{split}/{name}", number)
         how = f"beam {self.beam}" if split == "test" else "greedy"
@@ -175,19 +180,27 @@ class TranslationTask(Task):
 
 
 def lines_of(given: str) -> list[str]:
-    """The lines of the text, or of the file that it names. Raises UserError for a file that is no text."""
+    """The lines of the text, or of the file that it names; a line ends at "\\n" or "\\r\\n" and nowhere else.
+
+    Raises UserError for a file that is no text.
+    """
     path = Path(given).expanduser()
     try:
         is_file = "\n" not in given and path.is_file()
     except OSError:  # too long for a file's name
         is_file = False
     if not is_file:
-        return given.split("\n")
+        return _split(given)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
     except UnicodeDecodeError as error:
         raise UserError(f"input={given} is not UTF-8 text (see byte {error.start}): save it as UTF-8") from error
     except OSError as error:
         raise UserError(f"input={given} could not be read: {error.strerror}") from error
-    lines = text.split("\n")
+    lines = _split(text)
     return lines[:-1] if len(lines) > 1 and not lines[-1] else lines
+
+
+def _split(text: str) -> list[str]:
+    return [line.removesuffix("\r") for line in text.split("\n")]
