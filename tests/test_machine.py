@@ -32,7 +32,20 @@ def test_compilation_has_to_pay(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bf16-mixed", torch.bfloat16),
         ("16-mixed", torch.float16),
         ("64-true", torch.float64),
+        ("bf16-true", torch.bfloat16),
     ],
 )
 def test_the_dtype_attention_runs_in(precision: str, dtype: torch.dtype) -> None:
     assert machine.default_dtype(precision) is dtype
+
+
+def test_parameters_have_another_dtype_only_where_all_have() -> None:
+    found = {name: machine.parameter_dtype(name) for name in ("32-true", "bf16-mixed", "16-mixed", "auto")}
+    assert set(found.values()) == {torch.float32}
+    assert machine.parameter_dtype("bf16-true") is torch.bfloat16
+    assert machine.parameter_dtype("64-true") is torch.float64
+
+
+def test_short_names_of_precisions() -> None:
+    names = {name: machine.full_name(name) for name in (32, "64", "bf16", 16, "32-true", "auto", "half")}
+    assert list(names.values()) == ["32-true", "64-true", "bf16-mixed", "16-mixed", "32-true", "auto", "half"]

@@ -75,6 +75,7 @@ def check(config: DictConfig) -> type[Task]:
         raise UserError(f"compile={config.compile}; it must be true, false or auto")
     _device(config.trainer.accelerator)
     _check_processes(config)
+    _check_precision(config)
     for name, logger in (config.get("logger") or {}).items():
         if name == "wandb":
             _check_wandb(logger)
@@ -171,6 +172,20 @@ def _check_processes(config: DictConfig) -> None:
         raise UserError(f"data.batch_size={batch} is less than one example for each of {together} processes")
 
 
+def _check_precision(config: DictConfig) -> None:
+    """Raise UserError for a precision in which training would go wrong, or not be what it says."""
+    precision, device = machine.full_name(config.trainer.precision), _device(config.trainer.accelerator)
+    asked = f"trainer.precision={config.trainer.precision}"
+    if precision == "16-true":
+        raise UserError(f"{asked}: small gradients are 0 in float16 without a loss scale; use 16-mixed or bf16-mixed")
+    if precision == "16-mixed" and device.type == "cpu":
+        raise UserError(f"{asked} is for GPUs: use bf16-mixed or 32-true on a CPU")
+    if precision == "64-true" and device.type == "mps":
+        raise UserError(f"{asked}: mps has no float64; use 32-true, or trainer.accelerator=cpu")
+    if sharded(config) and machine.parameter_dtype(precision) != torch.float32:
+        raise UserError(f"{asked}: trainer=fsdp keeps parameters in float32; use 32-true, bf16-mixed, or trainer=ddp")
+
+
 def settle_compile(config: DictConfig, model: nn.Module, positions_per_step: int, plan: Plan) -> bool:
     """Whether to compile; replaces ``compile=auto`` in the configuration by the answer."""
     if config.compile == "auto" and sharded(config):
@@ -191,9 +206,10 @@ def build_data(config: DictConfig) -> Any:
 
 
 def build_model(config: DictConfig, sizes: dict[str, int]) -> nn.Module:
-    """The model, its data-given sizes filled in. The same seed gives the same weights."""
+    """The model in its precision, its data-given sizes filled in. The same seed gives the same weights."""
     torch.manual_seed(config.seed)
-    return instantiate(config.model, **sizes, attention=instantiate(config.attention))
+    model = instantiate(config.model, **sizes, attention=instantiate(config.attention))
+    return model.to(machine.parameter_dtype(config.trainer.precision))
 
 
 def check_attention(model: nn.Module, plan: Plan, precision: str, *, training: bool) -> None:
@@ -221,6 +237,10 @@ def build_trainer(config: DictConfig, folder: Path | None, **more: Any) -> pl.Tr
     configured = config.trainer.copy()
     OmegaConf.set_struct(configured, False)
     configured.pop("port", None)
+    if machine.full_name(configured.precision).endswith("-true"):
+        # `build_model` made the parameters so. Lightning would also convert what metrics are summed in, and torch's
+        # default dtype while a step runs.
+        configured.precision = "32-true"
     if sharded(config):  # Lightning's own "auto" is the number of machines
         configured.strategy.data_parallel_size = processes(config) * config.trainer.num_nodes
     fixed = {

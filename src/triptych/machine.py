@@ -38,6 +38,17 @@ def compile_pays(parameters: int, positions: int, device: torch.device) -> bool:
     return 6.0 * parameters * positions / _operations_per_second(device) > COMPILE_SECONDS
 
 
+def full_name(precision: str | int) -> str:
+    """One of Lightning's precisions by its full name: "32-true" for 32."""
+    short = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
+    return short.get(str(precision), str(precision))
+
+
+def parameter_dtype(precision: str) -> torch.dtype:
+    """The dtype of a model's parameters under one of Lightning's precisions."""
+    return {"bf16-true": torch.bfloat16, "64-true": torch.float64}.get(precision, torch.float32)
+
+
 def default_dtype(precision: str) -> torch.dtype:
     """The dtype in which attention runs under one of Lightning's precisions."""
     if precision.startswith("bf16"):

@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from triptych import build, folder, options
+from triptych import build, folder, machine, options
 from triptych.attention import set_backend
 from triptych.dashboards import report
 from triptych.data.batches import Probe
@@ -78,12 +78,15 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
     """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
-    alone = build.alone(config)
+    alone, notes = build.alone(config), {}
+    if alone.trainer.precision == "16-mixed" and machine.accelerator().type == "cpu":
+        alone.trainer.precision = "32-true"  # Lightning would take bf16-mixed, without a word
+        notes["precision"] = "measured in 32-true, since the run's 16-mixed needs a GPU"
     trainer = build.build_trainer(alone, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
     found: dict[str, float] = {}
     for run in (trainer.validate, trainer.test):
         found.update(run(task, datamodule=data, verbose=False)[0])
-    notes = dict(task.notes)
+    notes.update(task.notes)
     if more is not None:
         figures, said = more.measure(task.eval(), data)
         found.update(figures)
@@ -98,6 +101,7 @@ def evaluate(config: DictConfig) -> dict[str, float]:
     if config.data.path is not None:  # the data have moved
         trained.data.path = config.data.path
     trained.data.open()
+    console.print(trained.data.describe(), soft_wrap=True)
     summary = trained.folder.summary()
     known = summary.get("data", {}).get("fingerprint")
     if known != trained.data.fingerprint:
@@ -230,7 +234,8 @@ def draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str
 
 def file_name(example: str) -> str:
     """The example as part of a file's name: a picture's own, or the first words of a sentence."""
-    return re.sub(r"[^\w.,-]+", "_", Path(example.replace("/", "_") if " " in example else example).stem)[:60]
+    name = re.sub(r"[^\w.,-]+", "_", Path(example.replace("/", "_") if " " in example else example).stem)[:60]
+    return name.encode()[:150].decode(errors="ignore")  # file systems count bytes: 255 for the whole name
 
 
 def _place(record: MapRecord, records: list[MapRecord]) -> str:

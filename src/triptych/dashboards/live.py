@@ -22,7 +22,7 @@ class Live(pl.Callback):
 
     unit: what is counted ("characters"). console: where to show it; without a terminal a line now and then.
 
-    log_every: updates between two rows. ``train/loss`` is the mean since the row before.
+    log_every: updates between two rows. ``train/loss`` is the mean over all that was predicted since the row before.
     """
 
     def __init__(self, *, unit: str, console: Console, log_every: int) -> None:
@@ -32,7 +32,8 @@ class Live(pl.Callback):
         self._previous: float | None = None
         self._previous_step = 0
         self._loss_sum: torch.Tensor | None = None
-        self._losses = 0
+        self._losses = 0  # how many of them that is the sum of: what was predicted
+        self._counted = 0  # of that, in the update that is being made
         self._shown_loss = float("nan")
         self._bar: Progress | None = None
         self._drawn = 0.0
@@ -44,7 +45,7 @@ class Live(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         loss_sum = state_dict["loss_sum"]
-        self._loss_sum = None if loss_sum is None else torch.tensor(loss_sum)
+        self._loss_sum = None if loss_sum is None else torch.tensor(loss_sum, dtype=torch.float64)
         self._losses = state_dict["losses"]
 
     @property
@@ -57,7 +58,7 @@ class Live(pl.Callback):
         return statistics.median(steady) if steady else None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._previous, self._previous_step = None, trainer.global_step
+        self._previous, self._previous_step, self._counted = None, trainer.global_step, 0
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
@@ -86,15 +87,17 @@ class Live(pl.Callback):
     ) -> None:
         now = time.perf_counter()
         step = trainer.global_step
-        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
+        count = batch.seen_by_all
+        loss = outputs["loss"].detach().double() * trainer.accumulate_grad_batches * count
         self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
-        self._losses += 1
+        self._losses += count
+        self._counted += count
         if step == self._previous_step:  # gradients are still being accumulated
             return
         if self._previous is not None:
             self._intervals.append(now - self._previous)
-            self._seen.append(batch.seen_by_all * trainer.accumulate_grad_batches)
-        self._previous, self._previous_step = now, step
+            self._seen.append(self._counted)
+        self._previous, self._previous_step, self._counted = now, step, 0
         if step % self.log_every == 0:
             assert isinstance(pl_module, Task)
             self._log(trainer, pl_module, step)
@@ -104,7 +107,7 @@ class Live(pl.Callback):
 
     def _log(self, trainer: pl.Trainer, task: Task, step: int) -> None:
         assert self._loss_sum is not None
-        self._shown_loss = float(processes.mean(self._loss_sum)) / self._losses
+        self._shown_loss = float(processes.mean(self._loss_sum)) / max(self._losses, 1)
         self._loss_sum, self._losses = None, 0
         row = {
             "train/loss": self._shown_loss,
@@ -120,7 +123,7 @@ class Live(pl.Callback):
         speed = sum(self._seen[recent]) / (sum(self._intervals[recent]) or 1.0)
         loss = self._shown_loss
         if self._loss_sum is not None:
-            loss = float(self._loss_sum) / self._losses
+            loss = float(self._loss_sum) / max(self._losses, 1)
         shown = f"loss {loss:.3f}  {speed:,.0f} {self.unit}/s"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step, shown=shown)

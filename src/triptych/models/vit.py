@@ -123,7 +123,7 @@ class ViT(nn.Module):
                 f"images are {tuple(images.shape[1:])} (channels, height, width), and the model is for "
                 f"{(self.channels, *self.image_size)}"
             )
-        x = self.embedding(images)
+        x = self.embedding(images.to(self.predict.weight.dtype))
         if self.has_positions:
             x = x + self.position
         if self.tokens is not None:

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
 from triptych import processes
 from triptych.data.batches import Probe, generator_for
 from triptych.data.module import TaskData
 from triptych.errors import UserError
 from triptych.tasks import sharding
+from triptych.tasks.losses import MeanLoss
 
 OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
@@ -57,9 +57,9 @@ class Task(pl.LightningModule, ABC):
         self.notes: dict[str, str] = {}  # how metrics came about, where that needs saying
         self.answers: list[dict[str, str]] = []  # to the test split, where they are worth keeping
         self.seen = 0  # characters, tokens or images trained on, repeats counted
+        self._counts: list[int] = []  # what each batch of this update predicts, so far
         self._random_state: dict[str, Any] | None = None
-        # One mean per split, weighted by count, so that it is the mean over the whole split and all processes.
-        self.split_loss = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in ("val", "test")})
+        self.split_loss = nn.ModuleDict({split: MeanLoss() for split in ("val", "test")})
 
     @abstractmethod
     def answer(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
@@ -120,11 +120,33 @@ class Task(pl.LightningModule, ABC):
         """The model as training runs it: compiled if that was asked for."""
         return self._running[0]
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self._counts = []
+        self._counts.append(batch.seen_by_all)
+
     def training_step(self, batch: Any, index: int) -> Tensor:
         loss, _ = self.loss(self.answer(self.running, batch), batch)
         self.seen += batch.seen_by_all
         # Processes average their gradients: so weighted, that is the mean over the whole batch, not a mean of means.
         return loss if batch.share == 1.0 else loss * batch.share
+
+    def backward(self, loss: Tensor, *args: Any, **options: Any) -> None:
+        # An update accumulates means over batches of different size: each counts as many times the first as it is
+        # larger, and `on_before_optimizer_step` divides by how much that is together.
+        weight = self._counts[-1] / self._unit
+        super().backward(loss if weight == 1.0 else loss * weight, *args, **options)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        # Lightning has divided by the number of batches. A loss scale is undone by now, and clipping is still to come.
+        factor = self.trainer.accumulate_grad_batches * self._unit / max(sum(self._counts), 1)
+        if factor != 1.0:
+            every = [each for group in optimizer.param_groups for each in group["params"]]
+            torch._foreach_mul_([each.grad for each in every if each.grad is not None], factor)
+
+    @property
+    def _unit(self) -> int:
+        return max(self._counts[0], 1)
 
     def validation_step(self, batch: Any, index: int) -> None:
         self._evaluate("val", batch)
@@ -133,11 +155,11 @@ class Task(pl.LightningModule, ABC):
         self._evaluate("test", batch)
 
     def _evaluate(self, split: str, batch: Any) -> None:
-        answer = self.answer(self.model, batch)
+        answer = self.answer(self.model, batch).double()
         if batch.share == 0.0:
             return  # another process counts it
         loss, count = self.loss(answer, batch)
-        self.mean_loss(split).update(loss.double(), weight=count)
+        self.mean_loss(split).update(loss, count)
         self.evaluated(split, answer, batch)
 
     def evaluated(self, split: str, answer: Tensor, batch: Any) -> None:
@@ -152,16 +174,16 @@ class Task(pl.LightningModule, ABC):
 
     def log_split(self, split: str) -> None:
         """Log what was measured over a whole split."""
-        self.log(f"{split}/loss", self.mean_loss(split).compute().float())
+        self.log(f"{split}/loss", self.mean_loss(split).compute())
         if split == "val":
             # Lightning's own counts are one update behind here, and know no parts of an epoch.
             self.log("step", float(self.trainer.global_step))
             self.log("epoch", self.epoch)
         self.mean_loss(split).reset()
 
-    def mean_loss(self, split: str) -> MeanMetric:
+    def mean_loss(self, split: str) -> MeanLoss:
         """Mean loss over what of ``split`` ("val" or "test") was measured since the last reset."""
-        return cast(MeanMetric, self.split_loss[split])
+        return cast(MeanLoss, self.split_loss[split])
 
     def configure_model(self) -> None:
         """Split the model where ``trainer=fsdp`` asks for it."""

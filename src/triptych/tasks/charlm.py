@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from triptych.attention.naive import wide
 from triptych.data.batches import Probe, TextBatch
 from triptych.data.characters import CharacterData
 from triptych.data.tokenizers import UNKNOWN_ID
@@ -31,12 +32,12 @@ class CharLMTask(Task):
 
     def loss(self, answer: Tensor, batch: TextBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per character, over all characters of the batch."""
-        loss = F.cross_entropy(answer.flatten(0, 1).float(), batch.targets.flatten())
+        loss = F.cross_entropy(wide(answer).flatten(0, 1), batch.targets.flatten())
         return loss, batch.targets.numel()
 
     def log_split(self, split: str) -> None:
         nats = self.mean_loss(split).compute()
-        self.log(f"{split}/bits_per_character", (nats / math.log(2)).float())
+        self.log(f"{split}/bits_per_character", nats / math.log(2))
         super().log_split(split)
 
     def streams(self, site: str, kind: Literal["self", "cross"]) -> tuple[str, str]:
