@@ -10,14 +10,16 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "triptych"
 
 # What each part of the package may import of the package, besides itself. From left to right.
-LEAVES = {"errors", "machine", "options", "folder", "processes"}
+LEAVES = {"errors", "jsonlines", "machine", "options", "folder", "processes", "stored"}
 MODEL_SIDE = {"data", "attention", "models", "tasks"}
 READER_SIDE = {"maps", "explain", "dashboards"}
 MAY_IMPORT = {
     "errors": set(),
+    "jsonlines": set(),
+    "stored": set(),
     "machine": {"errors"},
     "options": {"errors"},
-    "folder": {"errors"},
+    "folder": {"errors", "jsonlines", "stored"},
     "processes": set(),
     "launch": {"errors"},
     "launchers": {"errors"},

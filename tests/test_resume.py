@@ -19,7 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conftest import Composed
 from test_run import rows_of, summary_of
-from triptych import folder
+from triptych import folder, jsonlines
+from triptych.dashboards import report
 from triptych.errors import UserError
 from triptych.folder import RunFolder
 from triptych.run import train
@@ -384,3 +385,18 @@ def test_the_line_that_says_how_to_go_on_can_be_pasted(
     assert (make, train_, task) == ("make", "train", "task=charlm")
     assert shlex.split(args.removeprefix("args=")) == given
     assert (path, resume) == ("path=my 'text'.txt", f"resume={run.path}")
+
+
+def test_a_text_with_other_line_breaks_is_resumed(composed: Composed, tmp_path: Path) -> None:
+    """U+2028, form feeds and their like stand in prompts and samples, which are kept as JSON lines."""
+    breaks = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    text = tmp_path / "breaks.txt"
+    line = "".join(f"a{sign}b" for sign in breaks) + "\n"
+    text.write_text(line * 1000, encoding="utf-8", newline="")
+    options = (f"data.path={text}", "maps=none")
+    run = train(composed(*options, "trainer.max_steps=20", "maps.every_n_steps=0")).path
+    train(composed(*options, "trainer.max_steps=30", "maps.every_n_steps=0", f"resume={run}"))
+    rows = jsonlines.read(run / "samples.jsonl").values
+    assert [row["step"] for row in rows] == [20, 30]
+    assert any(sign in row["prompt"] for row in rows for sign in breaks)
+    report.write(run)

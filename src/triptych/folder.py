@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
+from triptych import jsonlines, stored
 from triptych.errors import UserError
 
 CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
@@ -56,11 +57,12 @@ class RunFolder:
             raise UserError(f"{file} cannot be read ({type(error).__name__}): the run folder is damaged") from error
         if not isinstance(config, DictConfig) or "task" not in config:
             raise UserError(f"{file} is no configuration of a run: choose another folder under runs/TASK/")
-        return config
+        return stored.upgrade(config)
 
     def write_config(self, config: DictConfig) -> None:
         """Store the configuration, resolved: it says by itself what ran."""
-        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(escaped(config), resolve=False))
+        versioned = OmegaConf.merge(escaped(config), {stored.KEY: stored.version()})
+        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(versioned, resolve=False))
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says; empty when it is missing or damaged."""
@@ -71,12 +73,17 @@ class RunFolder:
 
     def write_answers(self, answers: list[dict[str, str]]) -> None:
         """Keep what the model answered to the test split, a JSON object a line."""
-        write_atomically(self.path / ANSWERS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in answers))
+        write_atomically(self.path / ANSWERS, jsonlines.dumps(answers))
 
     def answers(self) -> list[dict[str, str]]:
-        """What ``write_answers`` kept; nothing for a task that keeps none."""
+        """What ``write_answers`` kept; nothing for a task that keeps none. Raises UserError for a damaged file."""
         file = self.path / ANSWERS
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+        if not file.exists():
+            return []
+        answers = jsonlines.read(file)
+        if answers.damaged:
+            raise UserError(f"{file}: {answers.damaged} of its lines cannot be read: the run folder is damaged")
+        return answers.values
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary, whole or not at all."""

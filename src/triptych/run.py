@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, folder, launch, options
+from triptych import build, folder, launch, machine, options
 from triptych.assembly import Assembly, assemble, learner
 from triptych.dashboards import publish, report
 from triptych.errors import Requeued
@@ -40,6 +40,7 @@ def train(config: DictConfig) -> RunFolder:
     options.check(config.maps, MapsCallback.__init__, "maps")
     options.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
+    config.trainer.precision = machine.full_name(config.trainer.precision)
     with launch.world(build.processes(config), **build.meeting(config)) as world:
         return join(world) if world.rank else _prepare(config, task_class, world, trial)
 
@@ -50,6 +51,7 @@ def join(world: World) -> RunFolder:
     run = RunFolder(world.share(None))
     config = run.config()
     data = build.build_data(config)
+    data.restore(run.path)
     data.open()
     if run.checkpoint:
         step = folder.checkpoint_contents(run.checkpoint)["global_step"]
@@ -70,11 +72,16 @@ def _prepare(config: DictConfig, task_class: type[Task], world: World, trial: Tr
     run = resumed.folder if resumed else None
     try:
         data = build.build_data(config)
+        if run:
+            data.restore(run.path)
         data.open()
         console.print(data.describe(), soft_wrap=True)
         if config.resume == "auto":
             resumed = newest(config, task_class.name, data.fingerprint)
             run = resumed.folder if resumed else None
+            if run and not data.reads_as(run.path):  # an earlier version made another vocabulary of the same data
+                data.restore(run.path)
+                data.open()
             console.print(
                 f"resume=auto: going on with {run.path} at step {resumed.step}"
                 if run and resumed
@@ -183,7 +190,11 @@ def _first_summary(config: DictConfig, data: Any, task: Task, resumed: Resumed |
     return {
         "task": task.name,
         "status": "running",
-        "data": {"source": config.data.path or config.data.source, "fingerprint": data.fingerprint},
+        "data": {
+            "source": config.data.path or config.data.source,
+            "fingerprint": data.fingerprint,
+            "read": data.report.to_json(),
+        },
         "seed": config.seed,
         "versions": folder.versions(),
         "parameters": parameter_count(task.model),

@@ -138,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         for path, content in files.items():
             if path.startswith(inside):
                 child, _, deeper = path.removeprefix(inside).partition("/")
+                if "recursive=true" in self.path.lower():
+                    child, deeper = path.removeprefix(inside), ""
                 size, sort = (0, "directory") if deeper else (len(content), "file")
                 oid = hashlib.sha1(content).hexdigest()
                 entries[child] = {"type": sort, "path": inside + child, "size": size, "oid": oid}

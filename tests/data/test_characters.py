@@ -24,6 +24,7 @@ def data_on(path: Path, **options: object) -> CharacterData:
         "seed": 0,
         "workers": 0,
         "files": None,
+        "cast": False,
     }
     return CharacterData(**{**fixed, **options})  # type: ignore[arg-type]
 

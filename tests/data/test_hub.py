@@ -14,7 +14,8 @@ from PIL import Image
 from triptych.data import sources
 
 CHILD = """
-import json, time
+import io, json, time
+from PIL import Image
 start = time.monotonic()
 from triptych.data import sources
 from triptych.errors import UserError
@@ -22,12 +23,15 @@ from triptych.errors import UserError
 def visit(**given):
     settings = dict(source="acme/pairs", path=None, config=None, revision=None, files=None,
         document=False, seed=1,
-        columns={"en": "en", "de": "de"}, splits={"train": "train", "validation": 0.25, "test": 0.25}) | given
+        columns={"en": "en", "de": "de"},
+        splits={"train": "train", "validation": "validation or 0.25", "test": "test or 0.25"}) | given
+    if "image" in settings["columns"]:
+        settings["layout"] = "auto"
     try:
         data = sources.open(**settings)
     except UserError as error:
         return {"error": str(error)}
-    first = {name: value if isinstance(value, (str, int)) else list(value.tobytes())
+    first = {name: value if isinstance(value, (str, int)) else list(Image.open(io.BytesIO(value["bytes"])).tobytes())
              for name, value in data["train"][0].items()}
     return {"fingerprint": sources.fingerprint(data), "first": first,
             "rows": {name: len(rows) for name, rows in data.items()}}
@@ -172,7 +176,7 @@ def test_hub_and_folder_with_the_same_content_have_one_fingerprint(
         source="acme/pairs",
         path=str(folder),
         columns={"en": "en", "de": "de"},
-        splits={"train": "train", "validation": 0.25, "test": 0.25},
+        splits={"train": "train", "validation": 0.25, "test": "test or 0.25"},
         **settings,
     )
     assert sources.fingerprint(data) == visits.first["jsonl"]["fingerprint"]

@@ -13,6 +13,8 @@ from PIL import Image
 from triptych.data import pictures
 from triptych.errors import UserError
 
+WHOLE = (0.0, 65535.0)  # all that 16 bits hold
+
 
 def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
     buffer = io.BytesIO()
@@ -21,7 +23,7 @@ def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes
 
 
 def decoded(image: Image.Image, format: str = "PNG", **options: object) -> Image.Image:
-    return pictures.decode(encoded(image, format, **options), "a.png")
+    return pictures.decode(encoded(image, format, **options), "a.png", levels=WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +49,9 @@ def test_modes(image: Image.Image, mode: str, pixel: object) -> None:
 
 
 def test_sixteen_bits_in_colour_become_eight() -> None:
-    """A PNG written by hand, for Pillow writes none: 2 x 1 pixels, red and a dark blue, all of 16 bits."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    line = b"\0" + struct.pack(">6H", 65535, 0, 0, 0, 0, 257 * 40)
-    header = struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)
-    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(line)) + chunk(b"IEND", b"")
-    found = pictures.decode(content, "deep.png")
+    """2 x 1 pixels, red and a dark blue, all of 16 bits."""
+    content = png16(np.array([[[65535, 0, 0], [0, 0, 257 * 40]]]))
+    found = pictures.decode(content, "deep.png", levels=WHOLE)
     assert (found.mode, found.getpixel((0, 0)), found.getpixel((1, 0))) == ("RGB", (255, 0, 0), (0, 0, 40))
 
 
@@ -66,7 +62,7 @@ def test_a_transparent_palette_is_put_on_white() -> None:
 
 
 def test_cmyk_becomes_rgb() -> None:
-    found = pictures.decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), "a.jpg")
+    found = pictures.decode(encoded(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), "a.jpg", levels=None)
     red, green, blue = found.getpixel((4, 4))
     assert red > 150 > 120 > max(green, blue)
 
@@ -75,12 +71,12 @@ def test_an_animation_gives_its_first_frame_and_says_so(caplog: pytest.LogCaptur
     frames = [Image.new("L", (4, 4), value) for value in (0, 255)]
     content = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     with caplog.at_level(logging.WARNING):
-        found = pictures.decode(content, "moving.gif")
+        found = pictures.decode(content, "moving.gif", levels=None)
     assert pictures.is_grey(found)
     assert np.asarray(found).max() == 0
     assert caplog.text.count("moving.gif has 2 frames") == 1
     with caplog.at_level(logging.WARNING):
-        pictures.decode(content, "moving.gif", quiet=True)
+        pictures.decode(content, "moving.gif", levels=None, quiet=True)
     assert caplog.text.count("frames") == 1
 
 
@@ -96,18 +92,78 @@ def test_files_cut_short_are_refused_by_name(format: str) -> None:
     content = encoded(noise, format)
     for share in (0.1, 0.5, 0.9):
         with pytest.raises(UserError, match=r"^folder/cut\.file is (cut short|not a picture)"):
-            pictures.decode(content[: int(len(content) * share)], "folder/cut.file")
+            pictures.decode(content[: int(len(content) * share)], "folder/cut.file", levels=None)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, I am a text", b"\x89PNG\r\n\x1a\n"])
 def test_what_is_no_picture_is_refused_by_name(content: bytes) -> None:
     with pytest.raises(UserError, match=r"^notes\.txt is"):
-        pictures.decode(content, "notes.txt")
+        pictures.decode(content, "notes.txt", levels=None)
 
 
-def test_a_picture_of_floats_is_refused() -> None:
-    with pytest.raises(UserError, match="floating-point"):
-        decoded(Image.fromarray(np.ones((3, 3), np.float32)), "TIFF")
+def png16(values: np.ndarray) -> bytes:
+    """A PNG of 16 bits, written by hand, for Pillow writes colours of 8 only: H W C, C from grey to RGB with alpha."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width, channels = values.shape
+    lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_deep_pixels_use_the_range_that_is_said(channels: int) -> None:
+    """Values 10, 65 and 120 of 65,535: divided by 257 they would all be 0. What lies outside is cut off."""
+    values = np.array([[[10], [65], [120], [200], [0]]]).repeat(channels, axis=2)
+    if channels in (2, 4):
+        values[..., -1] = 65535  # opaque
+    content = png16(values)
+    assert pictures.deep_range(content, "a") == (0.0, 200.0)
+    pixels = np.asarray(pictures.decode(content, "a", levels=(10.0, 120.0)))
+    grey = pixels if pixels.ndim == 2 else pixels[..., 0]
+    assert grey[0].tolist() == [0, 128, 255, 255, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (np.array([[0, 2048, 4095]], np.uint16), "PNG"),  # 12 bits
+        (np.array([[0, 128, 255]], np.uint16), "TIFF"),  # 8 bits in 16
+        (np.array([[-1.0, 0.003, 1.0]], np.float32), "TIFF"),
+        (np.array([[-100_000, 300, 100_000]], np.int32), "TIFF"),
+    ],
+)
+def test_a_range_is_found_whatever_it_is(values: np.ndarray, kind: str) -> None:
+    content = encoded(Image.fromarray(values), kind)
+    levels = pictures.deep_range(content, "a")
+    assert levels == (float(values.min()), float(values.max()))
+    assert np.asarray(pictures.decode(content, "a", levels=levels))[0].tolist() == [0, 128, 255]
+
+
+def test_eight_bits_have_no_range() -> None:
+    assert pictures.deep_range(encoded(Image.new("RGBA", (3, 3))), "a") is None
+    assert pictures.deep_range(encoded(Image.new("1", (3, 3))), "a") is None
+
+
+def test_a_deep_picture_where_none_is_expected_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^a\.png has more than 8 bits per pixel, and the training pictures have not"):
+        pictures.decode(png16(np.zeros((2, 2, 3), int)), "a.png", levels=None)
+
+
+def test_colours_of_sixteen_bits_that_cannot_be_read_are_refused() -> None:
+    content = b"P6 1 1 65535\n" + np.array([10, 100, 4095], ">u2").tobytes()  # Pillow makes 0, 0, 16 of it
+    with pytest.raises(UserError, match=r"^a\.ppm has 16 bits per colour.*save it as \.png, or with 8 bits"):
+        pictures.decode(content, "a.ppm", levels=WHOLE)
+    with pytest.raises(UserError, match=r"^a\.png is cut short"):
+        pictures.decode(png16(np.zeros((20, 20, 3), int))[:60], "a.png", levels=WHOLE)
+
+
+def test_pixels_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(UserError, match="no numbers"):
+        decoded(Image.fromarray(np.full((3, 3), np.nan, np.float32)), "TIFF")
 
 
 def test_fit_fills_the_frame_and_cuts_evenly() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from test_images import folder, opened
+from test_images import OPTIONS, folder, opened
 
 from triptych.data import pixels
 from triptych.data.images import ImageData
@@ -66,7 +66,7 @@ def test_any_of_the_images_can_be_asked_for(folder: Path) -> None:
 
 
 def test_one_line_says_that_images_are_decoded_as_they_come(folder: Path) -> None:
-    held, coming = (data.describe() for data in pair(folder))
+    held, coming = (data.contents() for data in pair(folder))
     assert "decoded" not in held
     assert coming == f"{held}; decoded as they come, being more than data.memory=1 megabytes: data.workers helps"
 
@@ -138,3 +138,86 @@ def test_pictures_of_every_kind_are_learned_from(folder: Path) -> None:
         assert (means - torch.tensor(colour)).abs().amax(1).min() < 2
     assert len(means) == 26
     assert int((means[:, 0] > means[:, 2] + 100).sum()) == 10 + 4  # all of the red ones but the grey and the white
+
+
+def deep_folder(tmp_path: Path, low: int, high: int, dtype: type = np.uint16) -> Path:
+    """Two classes of pictures with more than 8 bits: the values ``low`` to the middle, and from there to ``high``."""
+    middle = (low + high) // 2
+    random = np.random.default_rng(0)
+    for name, (start, end) in {"near": (low, middle), "far": (middle, high)}.items():
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for index in range(10):
+            values = random.integers(start, end, (6, 9), endpoint=True).astype(dtype)
+            values[0, :2] = start, end
+            Image.fromarray(values).save(tmp_path / "set" / name / f"{index}.{'tif' if dtype != np.uint16 else 'png'}")
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"), [(10, 120, np.uint16), (0, 255, np.uint16), (0, 4095, np.uint16), (-5, 90_000, np.int32)]
+)
+def test_deep_pictures_keep_their_range(tmp_path: Path, low: int, high: int, dtype: type) -> None:
+    """Brought to 8 bits by their type's range, pictures of 10 to 120 in 16 bits are all 0."""
+    data = opened(path=str(deep_folder(tmp_path, low, high, dtype)))
+    assert data.format.levels == (low, high)
+    every = torch.cat([images[:] for images in data.images.values()])
+    assert (int(every.min()), int(every.max())) == (0, 255)
+    assert len(every.unique()) > 50
+    assert f"values {low} to {high} become 0 to 255" in data.describe()
+    restored = ImageData(**{**OPTIONS, "path": "/gone"})
+    data.save(tmp_path)
+    restored.restore(tmp_path)
+    file = next((tmp_path / "set" / "far").iterdir())
+    (seen,) = restored.pictures(file, "input")  # prediction sees what training saw
+    assert seen.picture is not None
+    assert any(torch.equal(seen.picture.movedim(-1, 0), image) for image in every)
+
+
+def test_the_range_of_deep_pictures_can_be_said(tmp_path: Path) -> None:
+    """One pixel that is far off would leave next to nothing for all others: that is said, and what to do."""
+    folder = deep_folder(tmp_path, 10, 120)
+    values = np.full((6, 9), 50, np.uint16)
+    values[0, 0] = 65535
+    for name in ("near", "far"):
+        for index in range(3):
+            Image.fromarray(values).save(folder / name / f"hot{index}.png")
+    assert "nearly all alike" not in opened(path=str(folder), pixel_range=[10, 120]).describe()
+    data = opened(path=str(folder), pixel_range=[10, 20_000_000])
+    assert "nearly all alike" in data.describe()
+    assert "data.pixel_range=[LOW,HIGH]" in data.describe()
+    with pytest.raises(UserError, match=r"data\.pixel_range=\[5, 5\]; it must be"):
+        opened(path=str(folder), pixel_range=[5, 5])
+
+
+def test_deep_pictures_beside_others_have_the_range_of_their_bits(tmp_path: Path) -> None:
+    """Of 255 in 8 bits and 4,095 in 12, both are white."""
+    folder = deep_folder(tmp_path, 100, 4000)
+    for name in ("near", "far"):
+        for index in range(3):
+            Image.new("L", (9, 6), 255 - index).save(folder / name / f"plain{index}.png")
+    data = opened(path=str(folder))
+    assert data.format.levels == (0, 4095)
+    assert "have 8 bits and stay as they are" in data.describe()
+
+
+def test_deep_pictures_in_the_test_split_alone_are_refused(tmp_path: Path) -> None:
+    folder = deep_folder(tmp_path / "deep", 10, 120)
+    for name in ("near", "far"):
+        (tmp_path / "set" / "train" / name).mkdir(parents=True)
+        (tmp_path / "set" / "test").mkdir(exist_ok=True)
+        (folder / name).rename(tmp_path / "set" / "test" / name)
+        for index in range(10):
+            Image.new("L", (9, 6), index).save(tmp_path / "set" / "train" / name / f"{index}.png")
+    with pytest.raises(UserError, match="has more than 8 bits per pixel, and the training pictures have not"):
+        opened(path=str(tmp_path / "set"))
+
+
+def test_constant_pictures_are_said_to_be_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for index in range(10):
+            Image.new("L", (9, 6), 3).save(tmp_path / "set" / name / f"{index}.png")
+    assert (
+        "the training pixels are nearly all alike (standard deviation 0 of 255)"
+        in opened(path=str(tmp_path / "set")).describe()
+    )

@@ -18,8 +18,8 @@ TOKENIZER_FILE = "tokenizer.json"
 class CharacterData(TaskData):
     """A text as windows of ``context`` characters, each predicting the character after every position.
 
-    source, path, config, revision, files, columns, splits: see ``sources.open``. batch_size, eval_batch_size: windows.
-    seed: decides the order of training. workers: processes that make batches (0 is fastest for text in memory).
+    source, path, config, revision, files, columns, splits, cast: see ``sources.open``. batch_size, eval_batch_size:
+    windows. seed: decides the order of training. workers: processes that make batches (0 is fastest in memory).
 
     Training: each epoch cuts the text into windows at another phase and shuffles them. Evaluation: every character
     but the split's first is predicted exactly once, in non-overlapping windows of the context.
@@ -39,6 +39,7 @@ class CharacterData(TaskData):
         files: str | None,
         columns: Mapping[str, str],
         splits: Mapping[str, str | float],
+        cast: bool,
         context: int,
         batch_size: int,
         eval_batch_size: int,
@@ -60,12 +61,14 @@ class CharacterData(TaskData):
             if size < 1:
                 raise UserError(f"data.{name}={size}; it must be at least 1")
         self.context, self.batch_size, self.eval_batch_size = context, batch_size, eval_batch_size
+        self.cast = cast
 
     def open(self) -> None:
         """Read the text, learn the alphabet of its training split, and turn all splits into ids."""
-        dataset = self._read(document=True)
+        dataset = self._read(document=True, cast=self.cast)
         texts = {split: dataset[split][0]["text"] for split in sources.SPLITS}
-        self.tokenizer = CharacterTokenizer.train(texts["train"])
+        if not self.restored:
+            self.tokenizer = CharacterTokenizer.train(texts["train"])
         self.ids = {split: torch.tensor(self.tokenizer.encode(text)) for split, text in texts.items()}
         for split, ids in self.ids.items():
             if len(ids) <= self.context:
@@ -81,11 +84,10 @@ class CharacterData(TaskData):
         """What the data decide about the model."""
         return {"vocabulary": self.tokenizer.size}
 
-    def describe(self) -> str:
-        """One line: what there is to learn from."""
+    def contents(self) -> str:
+        """Characters of every split, and how many different ones."""
         counts = ", ".join(f"{len(ids):,} {split}" for split, ids in self.ids.items())
-        where = self.path or self.source
-        return f"{where}: {counts} characters, {self.tokenizer.size} different"
+        return f"{counts} characters, {self.tokenizer.size} different"
 
     def save(self, folder: Path) -> None:
         """Store what a trained model needs to read and write text."""
@@ -94,6 +96,7 @@ class CharacterData(TaskData):
     def restore(self, folder: Path) -> None:
         """Take from a run folder what ``save`` stored: enough to use the model, without the text."""
         self.tokenizer = CharacterTokenizer.load(folder / TOKENIZER_FILE)
+        self.restored = True
 
     def evaluation(self, split: str) -> list[TextBatch]:
         """Windows of the split in order: every character but its first is predicted exactly once."""

@@ -1,80 +1,148 @@
-"""The hub: ask it first, with a deadline, then read through `datasets`; the cache only knowingly, commit by commit."""
+"""The hub: ask it first, with a deadline, then fetch a commit's files; its cache only knowingly, commit by commit.
 
+What was fetched is read as any folder is, by the rules of `triptych.data.local`.
+"""
+
+import contextlib
+import json
 import logging
 import os
 import queue
 import re
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+from triptych.data.local import layout
 from triptych.errors import UserError
-
-if TYPE_CHECKING:
-    from datasets import DatasetDict
 
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 5.0  # for the hub's first answer
+CONVERTED = "refs/convert/parquet"  # the branch into which the hub itself converts: CONFIGURATION/SPLIT/0000.parquet
+README = "README.md"
 
 
 class _HubDown(Exception):
     """The hub gave no useful answer; the text says why."""
 
 
-def open_hub(source: str, config: str | None, revision: str | None, wanted: str | None) -> "DatasetDict":
-    """Read a hub data set; if the hub cannot be reached, the very same commit from the cache, and say so."""
-    import datasets
+def fetch(source: str, config: str | None, revision: str | None, files: str | None, endings: Collection[str]) -> Path:
+    """Fetch the files of a hub data set that are data, as a folder on this machine.
 
+    If the hub cannot be reached, the very same commit from its cache, and say so.
+
+    Args:
+        source: ``owner/name``.
+        config: which of the configurations that its README.md names.
+        revision: branch, tag or commit; None is the main branch.
+        files: only these files (a name or a pattern).
+        endings: of the files that can be read.
+
+    Raises:
+        UserError: there is no such data set, configuration or file, or it cannot be fetched.
+    """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise UserError(
             f"data.source={source} must be embedded:NAME or a hub id OWNER/NAME; a file or folder goes to data.path."
         )
     try:
-        commit, files = _ask_hub(source, revision)
+        commit, names = _ask_hub(source, revision)
     except _HubDown as down:
-        return _from_cache(source, config, revision, wanted, str(down))
-    if f"{source.split('/')[1]}.py" in files:
+        return _from_cache(source, config, revision, files, endings, str(down))
+    if f"{source.split('/')[1]}.py" in names:
         raise UserError(
             f"data.source={source} is a loading script, which is never run: use another hub id, "
-            "data.path=FOLDER with its data, or data.revision=refs/convert/parquet where it was converted."
+            f"data.path=FOLDER with its data, or data.revision={CONVERTED} where it was converted."
         )
-    # A folder of that name in the working directory would win over the bare id.
-    name = f"hf://datasets/{source}" if os.path.exists(source) else source
     try:
-        options: dict[str, Any] = (
-            {"revision": revision} if wanted is None else {"revision": revision, "data_files": wanted}
-        )
-        builder = datasets.load_dataset_builder(name, config, **options)
-        if hasattr(builder.config, "sample_by"):  # plain text: whole files, not one row per line
-            builder = datasets.load_dataset_builder(name, config, **options, sample_by="document")
-        # After a failed request the library takes any commit that it has in its cache.
-        if builder.hash != commit:
-            raise _HubDown(f"it did not deliver commit {commit[:12]}")
-        builder.download_and_prepare()
-        found = builder.as_dataset()
+        readme = None
+        if README in names and files is None:
+            with _without_bars():
+                readme = _download(source, revision, commit, [README]) / README
+        wanted = _data_files(source, readme, names, config, revision, files, endings)
+        folder = _download(source, revision, commit, wanted)
+        _remember(source, commit, names)
+    except UserError:
+        raise
     except Exception as error:
-        if isinstance(error, datasets.exceptions.DatasetNotFoundError) and "gated" in str(error):
-            raise UserError(_gated(source)) from error
+        raise _not_fetched(source, config, revision, error) from error
+    return folder
+
+
+def _download(source: str, revision: str | None, commit: str, names: list[str]) -> Path:
+    """The folder of a commit in the hub's cache, with the files ``names`` in it."""
+    from huggingface_hub import snapshot_download
+
+    # Names are taken for patterns there.
+    patterns = [re.sub(r"([*?\[])", r"[\1]", name) for name in names]
+    fetched = snapshot_download(source, repo_type="dataset", revision=revision, allow_patterns=patterns)
+    if Path(fetched).name != commit:  # the branch has moved in between
+        raise OSError(f"it did not deliver commit {commit[:12]}")
+    return Path(fetched)
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+def _data_files(
+    source: str,
+    readme: Path | None,
+    names: list[str],
+    config: str | None,
+    revision: str | None,
+    files: str | None,
+    endings: Collection[str],
+) -> list[str]:
+    """Which of the names of a repository are data: what ``files`` or the README.md say, else all that can be read."""
+    if files is not None:
+        return layout.chosen_by(files, names, f"data.source={source}")
+    if revision == CONVERTED:
+        return _converted(source, names, config)
+    splits = layout.named_by_readme(readme, names, config, f"data.source={source}")
+    found = (
+        [name for name in names if PurePosixPath(name).suffix.lower() in endings] if splits is None else list(splits)
+    )
+    if not found:
         raise UserError(
-            f"data.source={source}{with_settings(config, revision)} could not be opened: {reason(error)}; "
-            "try again, or use data.path=FOLDER for a local copy."
-        ) from error
-    if not any(len(rows) for rows in found.values()):
-        raise UserError(f"data.source={source}{with_settings(config, revision)} is empty: it holds no rows.")
+            f"data.source={source} has no file of a kind that is read ({', '.join(endings)}): use "
+            f"data.revision={CONVERTED} where the hub has converted it, or data.path=FOLDER for a local copy."
+        )
     return found
 
 
-def _ask_hub(source: str, revision: str | None) -> tuple[str, set[str]]:
+def _converted(source: str, names: list[str], config: str | None) -> list[str]:
+    """The files of one configuration of a converted repository."""
+    tables = [name for name in names if name.endswith(".parquet") and "/" in name]
+    configs = sorted({name.split("/")[0] for name in tables})
+    if config is None and len(configs) == 1:
+        config = configs[0]
+    if config not in configs:
+        raise UserError(f"data.config must be one of {', '.join(configs)}, the configurations of {source}.")
+    return [name for name in tables if name.startswith(f"{config}/")]
+
+
+def _ask_hub(source: str, revision: str | None) -> tuple[str, list[str]]:
     """Which commit the revision is, and the names of its files.
 
     One request with a deadline of its own: the library's retries take half a minute, and a time limit on a
     connection counts anew for each address of the hub, and not at all while its name is looked up.
     """
-    import datasets
-    from huggingface_hub import HfApi, errors
+    from huggingface_hub import HfApi, constants, errors
 
-    if datasets.config.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         raise _HubDown("offline mode is set in the environment")
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -102,54 +170,66 @@ def _ask_hub(source: str, revision: str | None) -> tuple[str, set[str]]:
         ) from answer
     if isinstance(answer, Exception):
         raise _HubDown(reason(answer)) from answer
-    return answer.sha, {file.rfilename for file in answer.siblings or []}
+    return answer.sha, sorted(file.rfilename for file in answer.siblings or [])
 
 
-def _from_cache(source: str, config: str | None, revision: str | None, wanted: str | None, why: str) -> "DatasetDict":
-    """The commit that ``revision`` was when the hub was last asked, as `datasets` prepared it then."""
-    import datasets
-    from datasets.naming import camelcase_to_snakecase
-    from datasets.packaged_modules.cache.cache import Cache
+def _from_cache(
+    source: str, config: str | None, revision: str | None, files: str | None, endings: Collection[str], why: str
+) -> Path:
+    """The folder of the commit that ``revision`` was when the hub was last asked, if all its data are in the cache."""
+    store = _store(source)
+    reference = store / "refs" / (revision or "main")
+    commit = reference.read_text().strip() if reference.is_file() else revision
+    missing = UserError(
+        f"The hub could not be reached ({why}), and data.source={source}{with_settings(config, revision)} is not "
+        "in the cache: use data.path=FOLDER for a local copy."
+    )
+    folder = store / "snapshots" / str(commit)
+    try:
+        names = json.loads(_names_file(source, str(commit)).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise missing from None
+    wanted = _data_files(source, folder / README, names, config, revision, files, endings)
+    if not all((folder / name).is_file() for name in wanted):
+        raise missing
+    log.warning("The hub could not be reached (%s): using %s from the cache, commit %s.", why, source, commit)
+    return folder
+
+
+def _store(source: str) -> Path:
+    """Where the hub's library keeps what it fetched of a data set."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
-    reference = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=source, repo_type="dataset"), "refs")
-    reference /= revision or "main"
-    commit = reference.read_text().strip() if reference.is_file() else revision
-    owner, name = source.split("/")
-    prepared = Path(datasets.config.HF_DATASETS_CACHE, f"{owner}___{camelcase_to_snakecase(name)}")
-    copies = {  # name of the configuration -> its folder CONFIG/VERSION/COMMIT
-        folder.parts[-3].removesuffix("-sample_by=document"): folder
-        for folder in sorted(prepared.glob("*/*/*"))
-        if folder.name == commit and (folder / "dataset_info.json").is_file()
-    }
-    # Chosen files are a configuration of their own there, named by a hash.
-    hashed = re.compile(r".*-[0-9a-f]{16}")
-    copies = {
-        known: folder for known, folder in copies.items() if bool(hashed.fullmatch(known)) == (wanted is not None)
-    }
-    if config is not None and wanted is None:
-        copies = {known: folder for known, folder in copies.items() if known == config}
-    if not copies:
-        raise UserError(
-            f"The hub could not be reached ({why}), and data.source={source}{with_settings(config, revision)} is not "
-            "in the cache: use data.path=FOLDER for a local copy."
+    return Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=source, repo_type="dataset"))
+
+
+def _names_file(source: str, commit: str) -> Path:
+    return _store(source) / f"triptych-names-{commit}.json"
+
+
+def _remember(source: str, commit: str, names: list[str]) -> None:
+    """Keep the names of a commit's files: without the hub, they tell whether all of them are in the cache."""
+    file = _names_file(source, commit)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(names), encoding="utf-8")
+    partial.replace(file)
+
+
+def _not_fetched(source: str, config: str | None, revision: str | None, error: Exception) -> UserError:
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return UserError(_gated(source))
+    if isinstance(error, OSError) and error.filename and str(error.filename).startswith(constants.HF_HOME):
+        return UserError(
+            f"the hub's cache {constants.HF_HOME} cannot be written ({error.strerror}): set HF_HOME to a folder that "
+            "can, or use data.path=FOLDER for a local copy."
         )
-    if len(copies) > 1:
-        raise UserError(
-            f"The hub could not be reached ({why}), and the cache holds several configurations of {source}: "
-            f"data.config must be one of {', '.join(copies)}."
-        )
-    (folder,) = copies.values()
-    log.warning("The hub could not be reached (%s): using %s from the cache, commit %s.", why, source, commit)
-    found = Cache(
-        repo_id=source,
-        dataset_name=name,
-        config_name=folder.parts[-3],
-        version=folder.parts[-2],
-        hash=folder.name,
+    return UserError(
+        f"data.source={source}{with_settings(config, revision)} could not be opened: {reason(error)}; "
+        "try again, or use data.path=FOLDER for a local copy."
     )
-    return found.as_dataset()
 
 
 def with_settings(config: str | None, revision: str | None) -> str:

@@ -1,10 +1,11 @@
 """Labelled images for an image classifier: what a model is to see, and batches of it."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from triptych.data import augment, pictures, pixels, sources
 from triptych.data.augment import Augment
 from triptych.data.batches import ImageBatch, Probe, generator_for, permutation
 from triptych.data.module import TaskData
+from triptych.data.pictures import Levels
 from triptych.data.pixels import Images
 from triptych.errors import UserError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from datasets import Dataset as Rows
 
 FILE = "images.json"
+WHOLE_RANGE = (0.0, 65535.0)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Format:
     width: int
     mean: tuple[float, ...]  # per channel, of pixels in 0 to 1
     std: tuple[float, ...]
+    levels: Levels | None  # values of pictures with more than 8 bits that become 0 and 255; see `pictures.decode`
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bytes B C H W as numbers of mean 0 and deviation 1 per channel, over the training images."""
@@ -44,7 +48,11 @@ class ImageData(TaskData):
     """Images with one label each: channels, size and classes come from them.
 
     source, path, config, revision, files, columns (image, label), splits: see ``sources.open``. A path may be a folder
-    with one folder of pictures per class. A split that is cut from train has the same share of every class.
+    with one folder of pictures per class, or a table of their paths and labels.
+    layout: what the folders are: "classes", "splits", or neither, since "tables" name the pictures; "auto" finds out by
+    the rules of `local.pictures`. A split that is cut from train has the same share of every class.
+    pixel_range: [low, high], the values of pictures with more than 8 bits per pixel that become 0 and 255; None for the
+    lowest and the highest of the training pictures.
     size: [height, width] that every image is scaled and cut to; None where all have one size.
     mean, std: per channel, of pixels in 0 to 1; None for those of the training split.
     augmentation: a policy of ``augment.POLICIES``. mixup, cutmix: see ``augment.Augment``.
@@ -56,6 +64,7 @@ class ImageData(TaskData):
     """
 
     unit = "images"
+    format: Format
 
     def __init__(
         self,
@@ -67,6 +76,8 @@ class ImageData(TaskData):
         files: str | None,
         columns: Mapping[str, str],
         splits: Mapping[str, str | float],
+        layout: Literal["auto", "classes", "splits", "tables"],
+        pixel_range: Sequence[float] | None,
         size: Sequence[int] | None,
         mean: Sequence[float] | None,
         std: Sequence[float] | None,
@@ -98,6 +109,9 @@ class ImageData(TaskData):
         if set(columns) != {"image", "label"}:
             raise UserError(f"data.columns must name image and label, not: {', '.join(columns) or 'none'}")
         augment.check(augmentation, mixup, cutmix)
+        if pixel_range is not None and (len(pixel_range) != 2 or not pixel_range[0] < pixel_range[1]):
+            raise UserError(f"data.pixel_range={list(pixel_range)}; it must be [LOW, HIGH], LOW below HIGH, or null")
+        self.layout, self.pixel_range = layout, pixel_range
         self.size, self.mean, self.std = size, mean, std
         self.augmentation, self.mixup, self.cutmix = augmentation, mixup, cutmix
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
@@ -105,9 +119,7 @@ class ImageData(TaskData):
 
     def open(self) -> None:
         """Read and decode every image, learn the classes and the mean pixel of the training split."""
-        if self.path is not None:
-            _check_classes(Path(self.path).expanduser())
-        dataset = self._read(document=False, stratify="label")
+        dataset = self._read(document=False, stratify="label", layout=self.layout)
         names = _class_names(dataset["train"], self.path or self.source)
         self.labels = {split: _labels(dataset[split], names, split) for split in sources.SPLITS}
         if len(self.labels["train"].unique()) < 2:
@@ -115,16 +127,23 @@ class ImageData(TaskData):
                 f"the training images of {self.path or self.source} are all of the class "
                 f"{names[self.labels['train'][0]]}: at least two classes are needed"
             )
-        found = pixels.read(dataset, None if self.size is None else (self.size[0], self.size[1]), self.memory)
+        size = None if self.size is None else (self.size[0], self.size[1])
+        levels = None if self.pixel_range is None else (float(self.pixel_range[0]), float(self.pixel_range[1]))
+        if self.restored:
+            levels = self.format.levels
+        found = pixels.read(dataset, size, self.memory, levels)
+        self.report.notes += found.notes
         self.images, self.in_memory = found.images, found.in_memory
-        self.format = Format(
-            classes=tuple(names),
-            channels=found.channels,
-            height=found.height,
-            width=found.width,
-            mean=_per_channel(self.mean, found.channels, "mean") or found.mean,
-            std=_per_channel(self.std, found.channels, "std") or found.std,
-        )
+        if not self.restored:
+            self.format = Format(
+                classes=tuple(names),
+                channels=found.channels,
+                height=found.height,
+                width=found.width,
+                mean=_per_channel(self.mean, found.channels, "mean") or found.mean,
+                std=_per_channel(self.std, found.channels, "std") or found.std,
+                levels=found.levels,
+            )
         self.training = TrainingImages(
             self.images["train"],
             self.labels["train"],
@@ -151,14 +170,14 @@ class ImageData(TaskData):
             "image_width": form.width,
         }
 
-    def describe(self) -> str:
-        """One line: what there is to learn from."""
+    def contents(self) -> str:
+        """Images of every split, their size, and the number of classes."""
         form = self.format
         counts = ", ".join(f"{len(images):,} {split}" for split, images in self.images.items())
         kind = "grey" if form.channels == 1 else "colour"
         later = f"; decoded as they come, being more than data.memory={self.memory} megabytes: data.workers helps"
         return (
-            f"{self.path or self.source}: {counts} images, {form.height} x {form.width} pixels, {kind}, "
+            f"{counts} images, {form.height} x {form.width} pixels, {kind}, "
             f"{len(form.classes)} classes{'' if self.in_memory else later}"
         )
 
@@ -170,9 +189,11 @@ class ImageData(TaskData):
         """Take from a run folder what ``save`` stored: enough to use the model, without the images."""
         try:
             stored: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            for name in ("classes", "mean", "std"):
-                stored[name] = tuple(stored[name])
+            stored.setdefault("levels", WHOLE_RANGE)  # what runs before 0.2 took 16 bits for
+            for name in ("classes", "mean", "std", "levels"):
+                stored[name] = None if stored[name] is None else tuple(stored[name])
             self.format = Format(**stored)
+            self.restored = True
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder / FILE} cannot be read ({error}): the run folder is damaged") from error
 
@@ -197,7 +218,7 @@ class ImageData(TaskData):
         form = self.format
         found = []
         for file in pictures.files(path, setting):
-            seen = pictures.fit(pictures.read(file), form.height, form.width, form.channels)
+            seen = pictures.fit(pictures.read(file, form.levels), form.height, form.width, form.channels)
             found.append(self._probe(pixels.stack([seen], form.channels)[0], torch.tensor(-1), str(file)))
         return found
 
@@ -247,28 +268,6 @@ class _EvaluationBatches(Dataset):
         return ImageBatch(images=self.format.normalise(self.images[part]), labels=self.labels[part])
 
 
-def _check_classes(path: Path) -> None:
-    """Raise UserError for a folder of pictures that does not have one folder per class."""
-    if not path.is_dir():
-        return
-    inside = [each for each in path.iterdir() if not each.name.startswith(".")]
-    if any(each.is_file() and each.suffix.lower() not in pictures.FILES for each in inside):
-        return  # parquet, metadata, a README that says what is what
-    folders = [each for each in inside if each.is_dir() and any(file.is_file() for file in each.rglob("*"))]
-    splits = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "data")
-    named = [each for each in folders if each.name.lower() in splits]
-    if named:
-        for each in named:
-            if each.name.lower() in splits[:2]:
-                _check_classes(each)
-        return
-    if len(folders) < 2:
-        there = f"pictures in one folder ({folders[0].name})" if folders else "no folder of pictures in it"
-        raise UserError(
-            f"data.path={path} has {there}: pictures to learn from stand in one folder per class, two or more"
-        )
-
-
 def _class_names(rows: "Rows", origin: str) -> list[str]:
     """The classes: those that the data declare, else every different label of the training split, in order."""
     from datasets import ClassLabel
@@ -280,8 +279,9 @@ def _class_names(rows: "Rows", origin: str) -> list[str]:
         values = set(rows["label"]) - {None}
         if not all(isinstance(value, int | str) for value in values):
             raise UserError("data.columns.label must be a column of whole numbers or names, one per image")
-        numbers = all(isinstance(value, int) for value in values)
-        names = [str(value) for value in (sorted(values) if numbers else sorted(map(str, values)))]
+        texts = sorted(map(str, values))
+        numbers = all(re.fullmatch(r"-?[0-9]+", text) for text in texts)
+        names = sorted(texts, key=int) if numbers else texts
     if len(names) < 2:
         raise UserError(
             f"the images of {origin} have {len(names) or 'no'} class{'' if len(names) == 1 else 'es'}: at least two "
@@ -304,7 +304,14 @@ def _labels(rows: "Rows", names: list[str], split: str) -> Tensor:
         if known_as not in places:
             known = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
             said = "no label" if value is None else f"the label {value}"
-            raise UserError(f"image {row} of {split} has {said}, which is none of the {len(names)} classes: {known}")
+            way = ""
+            if split != "train" and all(value in (None, -1, "-1") for value in rows["label"]):
+                way = (
+                    f"; the {split} split has no labels at all: data.splits.{split}=0.1 takes a share of train instead"
+                )
+            raise UserError(
+                f"image {row} of {split} has {said}, which is none of the {len(names)} classes: {known}{way}"
+            )
         found.append(places[known_as])
     if not found:
         raise UserError(f"the {split} split holds no images: give it some, or a share with data.splits.{split}")

@@ -1,5 +1,6 @@
 """What the data of every task share: a contract, and loaders whose batches are known by their number."""
 
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from triptych.data import sources
 from triptych.data.batches import Parts, Probe, TrainingBatches, training_loader
+from triptych.data.local.report import DataReport
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,12 +26,15 @@ class TaskData(pl.LightningDataModule, ABC):
     workers: processes that make batches. start: number of the run's next training batch; set when a run resumes.
     rank, processes: which of how many processes this is; each is given its part of every batch.
     training: the training batches, once opened.
+    report: what was read and what was left out, once opened.
+    restored: whether ``restore`` has set how data are read: then ``open`` learns no vocabulary or scale anew.
     fingerprint: of the content, once opened; see ``sources.fingerprint``.
     """
 
     unit: ClassVar[str]  # what is counted: "characters", "images"
     batch_size: int  # examples, where every batch has as many
     training: TrainingBatches
+    report: DataReport
     fingerprint: str
 
     def __init__(
@@ -52,10 +57,14 @@ class TaskData(pl.LightningDataModule, ABC):
         self.files, self.columns, self.splits = files, columns, splits
         self.seed, self.workers = seed, workers
         self.start = 0
+        self.restored = False
         self.rank, self.processes = 0, 1
 
-    def _read(self, *, document: bool, stratify: str | None = None) -> "DatasetDict":
+    def _read(
+        self, *, document: bool, stratify: str | None = None, layout: str | None = None, cast: bool = False
+    ) -> "DatasetDict":
         """What the settings name, as train, validation and test, and its fingerprint; see ``sources.open``."""
+        self.report = DataReport()
         dataset = sources.open(
             source=self.source,
             path=self.path,
@@ -67,6 +76,9 @@ class TaskData(pl.LightningDataModule, ABC):
             document=document,
             seed=self.seed,
             stratify=stratify,
+            layout=layout,
+            cast=cast,
+            report=self.report,
         )
         self.fingerprint = sources.fingerprint(dataset)
         return dataset
@@ -81,8 +93,12 @@ class TaskData(pl.LightningDataModule, ABC):
         """What the data decide about the model, as its arguments."""
 
     @abstractmethod
+    def contents(self) -> str:
+        """What there is to learn from, in a few words."""
+
     def describe(self) -> str:
-        """One line: what there is to learn from."""
+        """One line: where the data come from, what was read and left out of it, and what there is to learn from."""
+        return "; ".join([f"{self.path or self.source}: {self.contents()}", *self.report.lines()])
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -90,7 +106,14 @@ class TaskData(pl.LightningDataModule, ABC):
 
     @abstractmethod
     def restore(self, folder: Path) -> None:
-        """Take from a run folder what ``save`` stored."""
+        """Take from a run folder what ``save`` stored, and set ``restored``."""
+
+    def reads_as(self, folder: Path) -> bool:
+        """Whether ``save`` would store now what a run folder has: the run reads the same data in the same way."""
+        with tempfile.TemporaryDirectory() as place:
+            self.save(Path(place))
+            files = list(Path(place).iterdir())
+            return all((folder / file.name).read_bytes() == file.read_bytes() for file in files)
 
     @abstractmethod
     def evaluation(self, split: str) -> Any:

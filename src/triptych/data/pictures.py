@@ -1,43 +1,86 @@
-"""Picture files of any kind to pixels: one orientation, one frame, no transparency, 8 bits, grey or RGB."""
+"""Picture files of any kind to pixels: one orientation, one frame, no transparency, 8 bits, grey or RGB.
 
+Pictures with more than 8 bits per pixel (depth, medical, astronomical ones) use any part of their range: 12 bits in 16,
+or 10 to 120 of 65,535. Which of their values become 0 and 255 is decided once for a whole set, by its training
+pictures, and handed to `decode` as ``levels``.
+"""
+
+import contextlib
 import io
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageFile, ImageOps
 
 from triptych.errors import UserError
 
 log = logging.getLogger(__name__)
 
+Levels = tuple[float, float]  # values of deep pixels that become 0 and 255
 Pixels = npt.NDArray[np.uint8]  # H W (grey) or H W 3
 FILES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-def decode(content: bytes, where: str, *, quiet: bool = False) -> Image.Image:
+class TooDeep(UserError):
+    """A picture has more than 8 bits per pixel, and nobody said which of its values matter."""
+
+
+def decode(content: bytes, where: str, *, levels: Levels | None, quiet: bool = False) -> Image.Image:
     """The picture in a file's bytes, in mode L or RGB.
 
-    The first frame of an animation; turned as its EXIF data say; transparent parts on white; 16 bits brought to 8.
+    The first frame of an animation; turned as its EXIF data say; transparent parts on white.
 
     where: what to call it in the sentence of the UserError that says it is none, is cut short or is too large.
+    levels: of a picture with more than 8 bits per pixel, the values that become 0 and 255; what lies outside becomes
+        the nearer of them. None where no such picture is expected: then it is refused.
     quiet: say nothing of further frames.
     """
+    with _open(content, where) as file:
+        if not quiet and getattr(file, "n_frames", 1) > 1:
+            log.warning("%s has %d frames; the first is used.", where, file.n_frames)  # type: ignore[attr-defined]
+        if not _is_deep(file):
+            file.load()
+            return _eight_bits(ImageOps.exif_transpose(file))
+        if levels is None:
+            raise TooDeep(
+                f"{where} has more than 8 bits per pixel, and the training pictures have not: save it with 8 bits"
+            )
+        low, high = levels
+        values = _deep_values(file, content, where).astype(np.float64)
+        scaled = (values.clip(low, high) - low) * (255 / (high - low) if high > low else 0.0)
+        return Image.fromarray(np.rint(scaled).astype(np.uint8))
+
+
+def deep_range(content: bytes, where: str) -> Levels | None:
+    """The lowest and the highest value of a picture with more than 8 bits per pixel; None for any other picture.
+
+    where: what to call it in the sentence of the UserError that says it is none, is cut short or is too large.
+    """
+    with _open(content, where) as file:
+        if not _is_deep(file):
+            return None
+        values = _deep_values(file, content, where)
+        return float(values.min()), float(values.max())
+
+
+@contextlib.contextmanager
+def _open(content: bytes, where: str) -> Iterator[Image.Image]:
+    """The file, not yet decoded; what goes wrong with it, now or later, in a sentence."""
     if not content:
         raise UserError(f"{where} is empty: it holds no picture")
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
     try:
         with Image.open(io.BytesIO(content)) as file:
-            if not quiet and getattr(file, "n_frames", 1) > 1:
-                log.warning("%s has %d frames; the first is used.", where, file.n_frames)  # type: ignore[attr-defined]
-            file.load()
-            return _eight_bits(ImageOps.exif_transpose(file), where)
+            yield file
     except Image.UnidentifiedImageError as error:
         raise UserError(f"{where} is not a picture that can be read (PNG, JPEG, GIF, WebP, BMP, TIFF ...)") from error
     except Image.DecompressionBombError as error:
         raise UserError(f"{where} has too many pixels: make it smaller") from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow raises for broken files
+    except (OSError, SyntaxError, ValueError, EOFError, RuntimeError) as error:  # what the libraries raise
         raise UserError(f"{where} is cut short or damaged ({' '.join(str(error).split())})") from error
 
 
@@ -72,26 +115,53 @@ def files(path: Path, setting: str) -> list[Path]:
     return found
 
 
-def read(path: Path) -> Image.Image:
-    """One picture from disk. Raises UserError naming the file."""
+def read(path: Path, levels: Levels | None) -> Image.Image:
+    """One picture from disk; ``levels`` as for `decode`. Raises UserError naming the file."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}") from error
-    return decode(content, str(path))
+    return decode(content, str(path), levels=levels)
 
 
-def _eight_bits(picture: Image.Image, where: str) -> Image.Image:
-    """Mode L or RGB of any mode that Pillow knows."""
-    if picture.mode in ("I;16", "I;16L", "I;16B", "I;16N", "I"):
-        deep = np.asarray(picture).astype(np.int64)
-        if deep.min() < 0 or deep.max() > 65535:
-            raise UserError(f"{where} has 32 bits per pixel: save it with 8 or 16")
-        if picture.mode != "I" or deep.max() > 255:
-            deep = (deep + 128) // 257
-        return Image.fromarray(deep.astype(np.uint8))
-    if picture.mode == "F":
-        raise UserError(f"{where} has floating-point pixels, whose range is unknown: save it with 8 bits")
+def _is_deep(file: Image.Image) -> bool:
+    """Whether a file has more than 8 bits per channel; Pillow itself would cut colours to their upper 8."""
+    if file.mode[0] in "IF":
+        return True
+    for tile in getattr(file, "tile", ()):
+        details = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        if any(isinstance(detail, str) and ";16" in detail for detail in details):
+            return True
+        if tile[0] == "ppm" and details[-1] > 255:
+            return True
+    return False
+
+
+def _deep_values(file: Image.Image, content: bytes, where: str) -> npt.NDArray[np.generic]:
+    """Values H W, or H W 3, of a picture with more than 8 bits per channel."""
+    if file.mode[0] in "IF":
+        file.load()
+        values = np.asarray(ImageOps.exif_transpose(file))
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise UserError(f"{where} has pixels that are no numbers (NaN or infinite): replace them")
+        return values
+    if file.format != "PNG":
+        raise UserError(
+            f"{where} has 16 bits per colour, which can be read from PNG files only: save it as .png, or with 8 bits"
+        )
+    from torchvision.io import decode_png  # Pillow reads the upper 8 bits only
+
+    channels = decode_png(torch.frombuffer(bytearray(content), dtype=torch.uint8), apply_exif_orientation=True)
+    values = channels.movedim(0, -1).numpy()
+    colours, alpha = (values[..., :-1], values[..., -1:]) if values.shape[2] in (2, 4) else (values, None)
+    if alpha is not None and (alpha < 65535).any():
+        share = alpha / 65535
+        colours = np.rint(colours * share + 65535 * (1 - share)).astype(np.uint16)
+    return colours[..., 0] if colours.shape[2] == 1 else colours
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Mode L or RGB of any mode that Pillow knows, with 8 bits or less."""
     transparent = picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
     if transparent:
         colourless = picture.mode in ("LA", "La", "L")

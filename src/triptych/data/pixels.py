@@ -15,13 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from triptych.data import pictures
-from triptych.data.pictures import Pixels
+from triptych.data.pictures import Levels, Pixels
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset as Rows
 
 PATIENCE = 2.0  # seconds that looking at the pictures may take without a bar
+WHOLE_RANGES = tuple(2.0**bits - 1 for bits in (8, 10, 12, 14, 16))  # highest values of the usual depths
+FLAT = 1.5  # of 255: pixels that deviate less from their mean hold next to nothing
 _TOGETHER = 256  # files taken from the table at once
 
 Size = tuple[int, int]  # height, width in pixels
@@ -49,17 +51,21 @@ class Found:
     width: int
     mean: tuple[float, ...]  # per channel, of pixels in 0 to 1
     std: tuple[float, ...]
+    levels: Levels | None  # see `pictures.decode`; None where no picture has more than 8 bits per pixel
+    notes: list[str]  # what a person should know about the pixels
 
 
 class Encoded:
     """Pictures that are decoded whenever they are asked for, to the same bytes that ``read`` saw.
 
     rows: with a column "image". split: what to call it in a sentence. size: of every picture. channels: 1 or 3.
+    levels: see `pictures.decode`.
     Raises UserError naming the file that cannot be read or decoded any more.
     """
 
-    def __init__(self, rows: "Rows", split: str, size: Size, channels: int) -> None:
+    def __init__(self, rows: "Rows", split: str, size: Size, channels: int, levels: Levels | None) -> None:
         self.rows, self.split, self.size, self.channels = _undecoded(rows), split, size, channels
+        self.levels = levels
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -76,17 +82,21 @@ class Encoded:
         files = self.rows[places]["image"].to_pylist()
         found = []
         for place, file in zip(places, files, strict=True):
-            picture = pictures.decode(*_content(file, place, self.split), quiet=True)
+            picture = pictures.decode(*_content(file, place, self.split), levels=self.levels, quiet=True)
             found.append(_fit(picture, self.size))
         images = stack(found, self.channels)
         return images[0] if one else images
 
 
-def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int) -> Found:
+def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int, pixel_range: Levels | None = None) -> Found:
     """Look at every picture of every split once.
 
+    Where pictures have more than 8 bits per pixel, the training pictures are looked at twice: first for the range of
+    their values.
+
     size: that every picture is scaled and cut to; None where all have one size. memory: the most megabytes that decoded
-    pictures may take; more than that are decoded again when they are asked for.
+    pictures may take; more than that are decoded again when they are asked for. pixel_range: the range of deep
+    pictures, where a person says it.
     Raises UserError naming the picture that is none, or whose size is not that of the others.
     """
     own: dict[int, str] = {}  # split object -> its first name: two names may mean one split
@@ -95,10 +105,15 @@ def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int) -> Found
     total = sum(len(dataset[split]) for split in own.values())
     held: dict[str, list[Pixels]] | None = {split: [] for split in own.values()}
     counts, frame, first, grey = _Counts(), size, "", True
+    deep, levels = 0, None
     with _bar(total) as advance:
         for split in own.values():
             for content, where in _files(dataset[split], split):
-                picture = pictures.decode(content, where)
+                try:
+                    picture = pictures.decode(content, where, levels=levels)
+                except pictures.TooDeep:
+                    deep, levels = _levels(dataset["train"], pixel_range)
+                    picture = pictures.decode(content, where, levels=levels)
                 seen = picture.height, picture.width
                 if frame is None:
                     frame, first = seen, where
@@ -120,12 +135,42 @@ def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int) -> Found
     channels = 1 if grey else 3
     ready: dict[str, Images] = {}
     for split in own.values():
-        ready[split] = Encoded(dataset[split], split, frame, channels)
+        ready[split] = Encoded(dataset[split], split, frame, channels, levels)
         if held is not None:
             ready[split] = stack(held.pop(split), channels)
     mean, std = counts.statistics(channels)
+    notes = _notes(deep, len(dataset["train"]), levels, std)
+    std = tuple(one or 1.0 for one in std)  # where all pixels are alike
     images = {split: ready[own[id(rows)]] for split, rows in dataset.items()}
-    return Found(images, held is not None, channels, *frame, mean, std)
+    return Found(images, held is not None, channels, *frame, mean, std, levels, notes)
+
+
+def _levels(rows: "Rows", given: Levels | None) -> tuple[int, Levels | None]:
+    """How many training pictures have more than 8 bits per pixel, and which of their values become 0 and 255."""
+    ranges = [found for content, where in _files(rows, "train") if (found := pictures.deep_range(content, where))]
+    if given or not ranges:  # none: such pictures stand in other splits only
+        return len(ranges), given
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if len(ranges) < len(rows) and low >= 0 and high <= WHOLE_RANGES[-1]:
+        # Beside pictures of 8 bits, whose 255 is white: the whole range of as many bits as theirs have.
+        low, high = 0.0, next(most for most in WHOLE_RANGES if high <= most)
+    return len(ranges), (low, high)
+
+
+def _notes(deep: int, count: int, levels: Levels | None, std: Sequence[float]) -> list[str]:
+    notes = []
+    if deep and levels is not None:
+        rest = "" if deep == count else f"; {count - deep:,} of the {count:,} have 8 bits and stay as they are"
+        notes.append(
+            f"training pictures with more than 8 bits per pixel: values {levels[0]:g} to {levels[1]:g} become 0 to "
+            f"255{rest}"
+        )
+    if max(std) * 255 < FLAT:
+        way = "say the range that matters with data.pixel_range=[LOW,HIGH]" if deep else "look at the pictures"
+        notes.append(
+            f"the training pixels are nearly all alike (standard deviation {max(std) * 255:.2g} of 255): {way}"
+        )
+    return notes
 
 
 def stack(images: Sequence[Pixels], channels: int) -> Tensor:
@@ -158,7 +203,7 @@ class _Counts:
             share = counts / counts.sum()
             mean = (share * value).sum()
             means.append(float(mean))
-            stds.append(float(np.sqrt((share * (value - mean) ** 2).sum())) or 1.0)  # 1 where all pixels are alike
+            stds.append(float(np.sqrt((share * (value - mean) ** 2).sum())))
         return tuple(means), tuple(stds)
 
 

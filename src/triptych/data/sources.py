@@ -1,35 +1,26 @@
 """Open a data set by hub id, path on disk, or embedded: always train, validation and test, in our names."""
 
-import contextlib
-import csv
-import glob
 import hashlib
 import json
-import logging
+import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triptych.data import embedded
-from triptych.data.hub import open_hub, reason, with_settings
+from triptych.data.hub import CONVERTED, fetch
+from triptych.data.local.layout import FOLDER_NAMES
+from triptych.data.local.report import DataReport
 from triptych.errors import UserError
 
 if TYPE_CHECKING:  # `datasets` takes a second or two to import: only where data is opened
     from datasets import Dataset, DatasetDict
 
-log = logging.getLogger(__name__)
-
 SPLITS = ("train", "validation", "test")
-READERS: dict[str, tuple[str, dict[str, Any]]] = {  # ending of a file -> its builder in `datasets`, and options
-    ".json": ("json", {}),
-    ".jsonl": ("json", {}),
-    ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t", "quoting": csv.QUOTE_NONE}),  # a quotation mark is text there
-    ".parquet": ("parquet", {}),
-}
-TEXT_FILES = {".txt", *READERS} - {".parquet"}
+OR_SHARE = re.compile(r"(?P<split>.+?)\s+or\s+(?P<share>[0-9.eE+-]+)")
 
 
 def open(
@@ -44,48 +35,79 @@ def open(
     document: bool,
     seed: int,
     stratify: str | None = None,
+    layout: str | None = None,
+    cast: bool = False,
+    report: DataReport | None = None,
 ) -> "DatasetDict":
     """Open a data set as a `datasets.DatasetDict` with exactly the splits train, validation and test.
 
     Args:
         source: ``embedded:NAME``, or a hub id ``owner/name``. Always means that: never a local folder.
-        path: a file (.txt .json .jsonl .csv .tsv .parquet) or a folder of such files, read instead of
-            ``source``; a folder may name configurations and splits in the head of a README.md, as on the hub.
+        path: a file (.txt .csv .tsv .jsonl .json .parquet) or a folder of such files or of pictures, read instead of
+            ``source``; see `triptych.data.local` for the rules.
         config: configuration of a hub data set, folder or embedded set that has several.
         revision: branch, tag or commit of a hub data set; None is its main branch.
-        files: only these files of a hub data set (a name or a pattern), as its ``train``; None for what it declares.
+        files: only these files of a hub data set or a folder (a name or a pattern); None for all that are data.
         columns: our column name -> theirs; ``a.b`` is field b of a nested column a. The result has only
             these. Text files on disk have no columns: they are the first one asked for.
-        splits: for each of train, validation and test, either the name of a split of the original, or a
-            share of train (between 0 and 1) to cut off where the original has no such split. A name that the
-            original lacks may be that of another of our three: ``test: validation`` makes them the same.
+        splits: for each of train, validation and test: the name of a split of the original; a number, which is a share
+            of train (between 0 and 1) to cut off; or "NAME or SHARE", the split if the original has it, else that
+            share. A name that the original lacks may be that of another of our three: ``test: validation`` makes them
+            the same.
         document: each split is ONE text (one row): rows are joined with newlines in their order, in composed
             (NFC) form with ``\\n`` line ends; shares are then characters, contiguous, in the order train,
             validation, test. Otherwise shares are rows, drawn with ``seed``.
         seed: decides which rows are drawn.
         stratify: one of our columns: a share takes the same part of the rows of each of its values, and train keeps at
             least one of each. None: of all rows alike.
+        layout: what the folders of pictures are, see `local.pictures.LAYOUTS`; None where no pictures are wanted: then
+            every column must be text.
+        cast: take columns of numbers, dates and truth values in parquet files as text.
+        report: is told what was read, what was left out and why.
 
     Raises:
         UserError: nothing to read there, or not what the settings say; the sentence names the setting.
     """
     import datasets
 
+    from triptych.data.local.opening import Request, open_path
+
+    report = DataReport() if report is None else report
     if set(splits) != set(SPLITS):
         raise UserError(f"data.splits must have exactly train, validation and test, not: {', '.join(splits)}.")
     if document and len(columns) != 1:
         raise UserError(f"data.columns must name one column for text, not: {', '.join(columns) or 'none'}.")
-    if path is not None:
-        found = _from_path(Path(path).expanduser(), config, column=next(iter(columns.values()), "text"))
-    elif source.startswith("embedded:"):
+    if len(set(columns.values())) < len(columns):
+        raise UserError(f"data.columns names one column twice: {', '.join(columns.values())}.")
+    wanted = {ours: _Wanted.read(ours, value) for ours, value in splits.items()}
+    if path is None and source.startswith("embedded:"):
         made = embedded.make(source.removeprefix("embedded:"), config)
         found = datasets.DatasetDict({name: datasets.Dataset.from_dict(rows) for name, rows in made.items()})
+        found = datasets.DatasetDict({name: _select(rows, columns) for name, rows in found.items()})
+        report.rows = {name: len(rows) for name, rows in found.items()}
     else:
-        found = open_hub(source, config, revision, files)
-    found = datasets.DatasetDict({name: _select(rows, columns) for name, rows in found.items()})
+        request = Request(
+            columns=columns,
+            document=document,
+            pictured=layout is not None,
+            layout=layout or "auto",
+            cast=cast,
+            config=None if path is None and revision == CONVERTED else config,
+            files=files,
+            splits=frozenset(each.split for each in wanted.values() if each.split is not None),
+        )
+        place = Path(path).expanduser() if path else fetch(source, config, revision, files, request.endings)
+        try:
+            found = open_path(place, request, report)
+        except UserError as error:
+            if path is not None:
+                raise
+            # It calls a folder of the hub's cache by its path, which says nothing to a person.
+            said = str(error).replace(f"data.path={place}", f"data.source={source}").replace(f"{place}/", "")
+            raise UserError(said) from error
     if document:
-        found = datasets.DatasetDict({name: _join(rows, columns) for name, rows in found.items()})
-    return _split(found, splits, _cut_text if document else partial(_cut_rows, by=stratify), seed)
+        found = datasets.DatasetDict({name: _join(rows, name, report) for name, rows in found.items()})
+    return _split(found, wanted, _cut_text if document else partial(_cut_rows, by=stratify), seed, report)
 
 
 def fingerprint(dataset: "DatasetDict") -> str:
@@ -127,47 +149,84 @@ def _select(rows: "Dataset", columns: Mapping[str, str]) -> "Dataset":
     for ours, theirs in columns.items():
         if theirs not in rows.column_names:
             raise UserError(f"data.columns.{ours}={theirs}: no such column; there are: {', '.join(rows.column_names)}.")
-    if len(set(columns.values())) < len(columns):
-        raise UserError(f"data.columns names one column twice: {', '.join(columns.values())}.")
     rows = rows.select_columns(list(columns.values()))
     return rows.rename_columns({theirs: ours for ours, theirs in columns.items() if ours != theirs})
 
 
-def _join(rows: "Dataset", columns: Mapping[str, str]) -> "Dataset":
+def _join(rows: "Dataset", split: str, report: DataReport) -> "Dataset":
     """All rows as one text in one row."""
     from datasets import Dataset
 
-    (ours,) = columns
-    values = [value for value in rows[ours] if value is not None]
-    if not all(isinstance(value, str) for value in values):
-        raise UserError(f"data.columns.{ours}={columns[ours]} must be a column of text.")
-    text = "\n".join(values).replace("\r\n", "\n").replace("\r", "\n")
-    return Dataset.from_dict({ours: [unicodedata.normalize("NFC", text)]})
+    (column,) = rows.column_names
+    values = rows.with_format("arrow")[:][column].to_pylist()
+    texts = [value for value in values if value is not None]
+    report.filter_out(split, "without a text", len(values) - len(texts))
+    text = "\n".join(texts)
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
+    report.change("line ends (CR, CR LF) as LF", text.count("\r") and len(re.findall("\r\n?", text)))
+    composed = unicodedata.normalize("NFC", plain)
+    if composed != plain:
+        lines = plain.split("\n")
+        changed = sum(not unicodedata.is_normalized("NFC", line) for line in lines)
+        report.change("lines in composed form (NFC)", changed)
+    return Dataset.from_dict({column: [composed]})
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a split of ours is to be: a split of the original, a share of train, or the one where there is no other."""
+
+    split: str | None
+    share: float | None
+
+    @classmethod
+    def read(cls, ours: str, value: str | float) -> "_Wanted":
+        if not isinstance(value, str):
+            return cls(None, float(value))
+        either = OR_SHARE.fullmatch(value.strip())
+        if either is None:
+            return cls(value, None)
+        try:
+            return cls(either["split"], float(either["share"]))
+        except ValueError:
+            raise UserError(
+                f"data.splits.{ours}={value}; it must be the name of a split, a share such as 0.05, or both: "
+                "'test or 0.05'."
+            ) from None
 
 
 def _split(
     found: "DatasetDict",
-    wanted: Mapping[str, str | float],
+    wanted: Mapping[str, _Wanted],
     cut: "Callable[[Dataset, dict[str, float], int], dict[str, Dataset]]",
     seed: int,
+    report: DataReport,
 ) -> "DatasetDict":
     """Name, cut and copy splits until there are exactly our three."""
     from datasets import DatasetDict
 
+    def known(name: str | None) -> str | None:
+        """The original's own name of a split: it may stand there under another of its usual names."""
+        if name is None or name in found:
+            return name
+        usual = FOLDER_NAMES.get(name.lower())
+        return usual if usual in found else None
+
     there = ", ".join(found)
-    if wanted["train"] not in found:
-        raise UserError(f"data.splits.train={wanted['train']} must be a split of the data; there are: {there}.")
-    ready: dict[str, Dataset] = {"train": found[wanted["train"]]}
+    train = known(wanted["train"].split)
+    if train is None:
+        asked = wanted["train"].split or wanted["train"].share
+        raise UserError(f"data.splits.train={asked} must be a split of the data; there are: {there}.")
+    ready: dict[str, Dataset] = {"train": found[train]}
+    used = {train}
     shares: dict[str, float] = {}
     for name in SPLITS[1:]:
-        value = wanted[name]
-        if not isinstance(value, str):
-            if name in found:
-                ready[name] = found[name]
-            else:
-                shares[name] = float(value)
-        elif value in found:
-            ready[name] = found[value]
+        own = known(wanted[name].split)
+        if own is not None:
+            ready[name] = found[own]
+            used.add(own)
+        elif (share := wanted[name].share) is not None:
+            shares[name] = share
     if shares:
         if not all(0 < share < 1 for share in shares.values()) or sum(shares.values()) >= 1:
             named = ", ".join(f"data.splits.{name}={share}" for name, share in shares.items())
@@ -175,13 +234,17 @@ def _split(
         ready |= cut(ready["train"], shares, seed)
     for name in SPLITS[1:]:
         if name not in ready:
-            other = wanted[name]
+            other = wanted[name].split
             if other not in ready:
                 raise UserError(
                     f"data.splits.{name}={other}: there is no such split; use a share of train such as 0.05, "
                     f"or one of: {there}."
                 )
             ready[name] = ready[str(other)]
+    for name in found:
+        if name not in used:
+            instead = f": data.splits.{name} is a share of train" if name in shares else ""
+            report.notes.append(f"the split {name} of the data is not used{instead}")
     return DatasetDict({name: ready[name] for name in SPLITS})
 
 
@@ -245,93 +308,3 @@ def _counts(sizes: list[int], share: float, room: list[int]) -> list[int]:
                 counts[kind] += 1
                 missing -= 1
     return counts
-
-
-# Files and folders
-
-
-def _from_path(path: Path, config: str | None, column: str) -> "DatasetDict":
-    """Read one file, or a folder of files."""
-    if not path.exists():
-        raise UserError(f"data.path={path} does not exist: give the path of a file or folder of data.")
-    if path.is_file() and path.suffix.lower() == ".txt":
-        return _from_texts({"train": [path]}, column)
-    if path.is_file() and path.suffix.lower() not in READERS:
-        raise UserError(f"data.path={path} is none of: .txt, {', '.join(READERS)}.")
-    if path.is_dir() and glob.has_magic(str(path.resolve())):
-        raise UserError(f"data.path={path} has one of * ? [ in its name, which means a pattern: rename the folder.")
-    import datasets
-
-    with _quiet():
-        try:
-            if path.is_file():
-                name, options = READERS[path.suffix.lower()]
-                builder = datasets.load_dataset_builder(name, data_files=glob.escape(str(path)), **options)
-            else:
-                builder = datasets.load_dataset_builder(str(path.resolve()), config)
-            named = {str(split): list(map(Path, given)) for split, given in builder.config.data_files.items()}
-            files = [file for given in named.values() for file in given]
-            if files and all(file.suffix.lower() == ".txt" for file in files):
-                return _from_texts(named, column)
-            _check_utf8(files)
-            if path.is_dir() and files and all(file.suffix.lower() == ".tsv" for file in files):
-                reader, options = READERS[".tsv"]  # as one such file is read
-                escaped = {split: [glob.escape(str(file)) for file in given] for split, given in named.items()}
-                builder = datasets.load_dataset_builder(reader, data_files=escaped, **options)
-            builder.download_and_prepare()
-            found = builder.as_dataset()
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(
-                f"data.path={path}{with_settings(config, None)} could not be read: {reason(error)}."
-            ) from error
-    if not any(len(rows) for rows in found.values()):
-        raise UserError(f"data.path={path} is empty: it holds no rows.")
-    return found
-
-
-def _from_texts(files: Mapping[str, list[Path]], column: str) -> "DatasetDict":
-    """Whole text files, one row each, as ``column``."""
-    from datasets import Dataset, DatasetDict
-
-    _check_utf8([file for given in files.values() for file in given])
-    texts = {split: [file.read_text(encoding="utf-8-sig") for file in given] for split, given in files.items()}
-    for split, given in files.items():
-        if not any(texts[split]):
-            raise UserError(f"data.path={', '.join(map(str, given))} is empty: it holds no text.")
-    return DatasetDict({split: Dataset.from_dict({column: rows}) for split, rows in texts.items()})
-
-
-def _check_utf8(files: Iterable[Path]) -> None:
-    """Name the first text file, and its byte, that is not UTF-8; the JSON reader would guess an encoding."""
-    for path in files:
-        if path.suffix.lower() not in TEXT_FILES:
-            continue
-        start = 0
-        try:
-            with path.open("rb") as file:
-                for line in file:  # a newline is never part of another character in UTF-8
-                    line.decode()
-                    start += len(line)
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"data.path: {path} is not UTF-8 text (see byte {start + error.start}): save it as UTF-8."
-            ) from error
-        except OSError as error:
-            raise UserError(f"data.path: {path} could not be read: {error.strerror}.") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars for what is read from disk in a moment."""
-    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()

@@ -1,6 +1,7 @@
 """Sentence pairs of two languages, filtered and counted, as subwords of one vocabulary for a translator."""
 
 import json
+import operator
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ import torch
 
 from triptych.data import sources
 from triptych.data.batches import Probe, TranslationBatch
+from triptych.data.local.report import reasons_in_words
 from triptych.data.module import TaskData
 from triptych.data.pairs import EvaluationPairs, Pairs, Sentences, TrainingPairs
-from triptych.data.tokenizers import SubwordTokenizer, spaced, words
+from triptych.data.tokenizers import SubwordTokenizer, composed, spaced, without_gaps, words
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ Row = tuple[str, str, str]  # source, target, alignment
 class TranslationData(TaskData):
     """Pairs of a sentence and its translation, with one joint byte-pair vocabulary of the training split.
 
-    source, path, config, revision, files, splits: see ``sources.open``. columns: ``source`` and ``target``, texts; and,
-    where the words' true alignment is known, ``alignment`` (else null): links with blanks between, "0-2" sure and "1?3"
-    possible only, of words of the source to words of the target, both counted from 0 as ``tokenizers.words`` counts.
+    source, path, config, revision, files, splits, cast: see ``sources.open``. columns: ``source`` and ``target``,
+    texts; and, where the words' true alignment is known, ``alignment`` (else null): links with blanks between, "0-2"
+    sure and "1?3" possible only, of words of the source to words of the target, both counted from 0 as
+    ``tokenizers.words`` counts.
     source_locale, target_locale: what the languages are called ("en", "pt_BR"); columns or config may refer to them.
     vocabulary: subwords at most, for both languages together.
     longest: tokens of the longest sentence to train on, its end token included.
@@ -60,6 +63,7 @@ class TranslationData(TaskData):
         files: str | None,
         columns: Mapping[str, str | None],
         splits: Mapping[str, str | float],
+        cast: bool,
         source_locale: str,
         target_locale: str,
         vocabulary: int,
@@ -97,14 +101,16 @@ class TranslationData(TaskData):
         self.source_language, self.target_language = source_locale, target_locale
         self.vocabulary, self.longest, self.ratio, self.identical = vocabulary, longest, ratio, identical
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
+        self.cast = cast
 
     def open(self) -> None:
         """Read the pairs, filter them, learn the vocabulary of the training split, and turn all texts into ids."""
-        dataset = self._read(document=False)
-        self.filtered: dict[str, Counter[str]] = {split: Counter() for split in sources.SPLITS}
+        dataset = self._read(document=False, cast=self.cast)
         rows = {split: self._rows(dataset[split], split) for split in sources.SPLITS}
         self._check_any(rows)
-        self.tokenizer = SubwordTokenizer.train((text for row in rows["train"] for text in row[:2]), self.vocabulary)
+        if not self.restored:
+            texts = (text for row in rows["train"] for text in row[:2])
+            self.tokenizer = SubwordTokenizer.train(texts, self.vocabulary)
         self.pairs = {split: self._encode(rows[split], split) for split in sources.SPLITS}
         self._check_any({split: pairs.texts for split, pairs in self.pairs.items()})
         sides = [side for pairs in self.pairs.values() for side in (pairs.source, pairs.target)]
@@ -113,19 +119,27 @@ class TranslationData(TaskData):
 
     def _rows(self, rows: "Rows", split: str) -> list[Row]:
         """The pairs of a split as texts, without those that have an empty side or, in training, two equal ones."""
-        columns = {name: _texts(rows, name, self.columns[name], split) for name in self.columns}
+        columns = {name: _texts(rows, name) for name in self.columns}
         links = columns.get("alignment", [""] * len(rows))
         found = []
-        texts = (map(spaced, columns[side]) for side in ("source", "target"))
+        texts = (self._as_read(columns[side]) for side in ("source", "target"))
         for at, row in enumerate(zip(*texts, links, strict=True)):
             if not row[0] or not row[1]:
-                self.filtered[split]["empty"] += 1
+                self.report.filter_out(split, "empty")
             elif split == "train" and self.identical == "drop" and row[0] == row[1]:
-                self.filtered[split]["identical"] += 1
+                self.report.filter_out(split, "identical")
             else:
                 if split != "train":  # only there they are counted
                     _check_links(row, f"row {at} of {split} has data.columns.alignment={self.columns.get('alignment')}")
                 found.append(row)
+        return found
+
+    def _as_read(self, texts: list[str]) -> list[str]:
+        """The texts as ``tokenizers.spaced`` has them; the report says how many that changed."""
+        whole = list(map(composed, texts))
+        found = list(map(spaced, whole))
+        self.report.change("texts in composed form (NFC)", sum(map(operator.ne, texts, whole)))
+        self.report.change("texts with single blanks", sum(map(operator.ne, whole, found)))
         return found
 
     def _encode(self, rows: list[Row], split: str) -> Pairs:
@@ -134,9 +148,9 @@ class TranslationData(TaskData):
         kept = []
         for at, lengths in enumerate(zip(*(map(len, side) for side in encoded), strict=True)):
             if split == "train" and max(lengths) + 1 > self.longest:
-                self.filtered[split]["over-long"] += 1
+                self.report.filter_out(split, "over-long")
             elif split == "train" and max(lengths) > self.ratio * min(lengths) + UNEQUAL_SLACK:
-                self.filtered[split]["unequal"] += 1
+                self.report.filter_out(split, "unequal")
             else:
                 kept.append(at)
         source, target = (Sentences([side[at] for at in kept]) for side in encoded)
@@ -146,7 +160,7 @@ class TranslationData(TaskData):
     def _check_any(self, rows: Mapping[str, Sequence[object]]) -> None:
         for split in sources.SPLITS:
             if not rows[split]:
-                left_out = _counts(self.filtered[split])
+                left_out = reasons_in_words(self.report.filtered.get(split, Counter()))
                 why = f": {left_out} were filtered, by data.longest, data.ratio, data.identical" if left_out else ""
                 raise UserError(f"the {split} split holds no pairs{why}")
 
@@ -159,15 +173,10 @@ class TranslationData(TaskData):
         """Both sides' token budgets; how long one pair may be says nothing about it."""
         return 2 * self.batch_tokens
 
-    def describe(self) -> str:
-        """One line: what there is to learn from, and what was left out of it."""
+    def contents(self) -> str:
+        """Languages, pairs of every split, and what they have in common."""
         counts = ", ".join(f"{len(pairs.texts):,} {split}" for split, pairs in self.pairs.items())
-        parts = [
-            f"{self.path or self.source}, {self.source_language} to {self.target_language}: {counts} pairs, "
-            f"{self.tokenizer.size:,} subwords"
-        ]
-        left_out = [f"{_counts(reasons)} from {split}" for split, reasons in self.filtered.items() if reasons]
-        parts.append(f"filtered {' and '.join(left_out)}" if left_out else "nothing filtered")
+        parts = [f"{self.source_language} to {self.target_language}, {counts} pairs, {self.tokenizer.size:,} subwords"]
         trained_on = {source for source, _ in self.pairs["train"].texts}
         for split in sources.SPLITS[1:]:
             known = sum(source in trained_on for source, _ in self.texts(split))
@@ -185,6 +194,7 @@ class TranslationData(TaskData):
     def restore(self, folder: Path) -> None:
         """Take from a run folder what ``save`` stored: enough to use the model, without the pairs."""
         self.tokenizer = SubwordTokenizer.load(folder / TOKENIZER_FILE)
+        self.restored = True
         try:
             self.positions = int(json.loads((folder / FILE).read_text(encoding="utf-8"))["positions"])
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -251,20 +261,17 @@ class TranslationData(TaskData):
     def _probe(self, source: str, target: str, batch: TranslationBatch, example: str, gold: str | None = None) -> Probe:
         """Labels of what the encoder reads ("source"), the decoder reads ("target"), and should answer ("output")."""
         read, written = (self.tokenizer.encode_words(text)[1] for text in (source, target))
+        if gold is None:
+            read, written = without_gaps(read), without_gaps(written)
         ids = {"source": batch.source, "target": batch.target, "output": batch.expected}
         labels = {stream: self.tokenizer.labels(tokens[0].tolist()) for stream, tokens in ids.items()}
         places = {"source": [*read, -1], "target": [-1, *written], "output": [*written, -1]}
         return Probe(example, batch, labels, words=places, gold=gold)
 
 
-def _texts(rows: "Rows", ours: str, theirs: str, split: str) -> list[str]:
-    """A column of texts; a missing one (null) is empty. Raises UserError naming the first row that is none."""
-    values = list(rows[ours])
-    for at, value in enumerate(values):
-        if value is not None and not isinstance(value, str):
-            shown = f"{value!r:.40}"
-            raise UserError(f"data.columns.{ours}={theirs} must be a column of text: row {at} of {split} has {shown}")
-    return [value or "" for value in values]
+def _texts(rows: "Rows", ours: str) -> list[str]:
+    """A column of texts; a missing one (null) is empty."""
+    return [value or "" for value in rows.with_format("arrow")[:][ours].to_pylist()]
 
 
 def _check_links(row: Row, where: str) -> None:
@@ -285,7 +292,3 @@ def _sure_share(texts: Sequence[tuple[str, str]], gold: Sequence[str]) -> float:
     """Share of the target words that a sure link leads to."""
     linked = sum(len({link.partition("-")[2] for link in links.split() if "-" in link}) for links in gold)
     return linked / sum(len(words(target)) for _, target in texts)
-
-
-def _counts(reasons: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())

@@ -1,0 +1,41 @@
+"""Configurations that earlier versions stored in run folders, brought to the settings of today."""
+
+from collections.abc import Callable
+
+from omegaconf import DictConfig, OmegaConf
+
+KEY = "settings_version"  # in a stored config.yaml; where it is missing, version 1
+
+
+def version() -> int:
+    """The version of the settings that are stored now."""
+    return 1 + len(STEPS)
+
+
+def upgrade(stored: DictConfig) -> DictConfig:
+    """A stored configuration as this version would have stored it, without its version. ``stored`` stays as it is."""
+    config = stored.copy()
+    OmegaConf.set_struct(config, False)
+    for step in STEPS[config.pop(KEY, 1) - 1 :]:
+        step(config)
+    return config
+
+
+def _to_2(config: DictConfig) -> None:
+    """Shares of train no longer give way to a split of that name by themselves; files are read by our own rules."""
+    data, task = config.get("data"), config.get("task")
+    if data is not None:
+        for name, value in (data.get("splits") or {}).items():
+            if isinstance(value, int | float):
+                data.splits[name] = f"{name} or {value}"
+        if str(data.get("_target_", "")).endswith(".ImageData"):
+            data.setdefault("layout", "auto")
+            data.setdefault("pixel_range", None)
+        else:
+            data.setdefault("cast", False)
+    if task is not None and task.get("name") == "translation":
+        task.setdefault("bleu_tokenizer", "auto")
+
+
+STEPS: tuple[Callable[[DictConfig], None], ...] = (_to_2,)
+"""What leads from each version to the next; the first from version 1 to 2."""

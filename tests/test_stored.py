@@ -1,0 +1,42 @@
+"""Configurations that earlier versions stored mean today what they meant then."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from triptych import stored
+
+IMAGES = {"_target_": "triptych.data.images.ImageData", "splits": {"train": "train", "validation": 0.1, "test": "test"}}
+PAIRS = {
+    "_target_": "triptych.data.translation.TranslationData",
+    "splits": {"train": "a", "validation": 0.02, "test": 0.03},
+}
+
+
+def test_a_share_stays_one_where_there_is_no_such_split() -> None:
+    """A number meant: a share, unless the data have the split. Today it always means a share."""
+    config = OmegaConf.create({"task": {"name": "translation"}, "data": PAIRS})
+    found = stored.upgrade(config)
+    assert found.data.splits == {"train": "a", "validation": "validation or 0.02", "test": "test or 0.03"}
+    assert found.data.cast is False
+    assert found.task.bleu_tokenizer == "auto"
+    assert "cast" not in config.data, "what was handed in stays as it is"
+
+
+def test_pictures_get_the_settings_that_they_had_no_choice_of() -> None:
+    found = stored.upgrade(OmegaConf.create({"task": {"name": "vit"}, "data": IMAGES}))
+    assert found.data.splits == {"train": "train", "validation": "validation or 0.1", "test": "test"}
+    assert (found.data.layout, found.data.pixel_range) == ("auto", None)
+    assert "cast" not in found.data
+    assert "bleu_tokenizer" not in found.task
+
+
+def test_what_is_stored_now_is_left_alone() -> None:
+    config = OmegaConf.create({"task": {"name": "vit"}, "data": IMAGES, stored.KEY: stored.version()})
+    found = stored.upgrade(config)
+    assert stored.KEY not in found
+    assert found.data == IMAGES
+
+
+@pytest.mark.parametrize("text", ["task: {name: charlm}", "a: 1"])
+def test_a_configuration_without_data_is_no_reason_to_fail(text: str) -> None:
+    assert stored.upgrade(OmegaConf.create(text)) == OmegaConf.create(text)
