@@ -266,10 +266,10 @@ def test_a_finished_run_goes_on_when_it_is_made_longer(composed: Composed) -> No
 
 def test_the_stored_choice_of_auto_is_kept(composed: Composed, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed where "auto" would now mean something else, a run goes on as it began."""
-    from triptych import machine
+    from triptych import hardware
 
-    monkeypatch.setattr(machine, "precision", lambda width, device: "bf16-mixed")
-    monkeypatch.setattr(machine, "compile_pays", lambda parameters, positions, device: True)
+    monkeypatch.setattr(hardware, "precision", lambda width, device: "bf16-mixed")
+    monkeypatch.setattr(hardware, "compile_pays", lambda parameters, positions, device: True)
     train(composed(*UNEVEN, "maps=none", "resume=auto"))
     stored = RunFolder(stopped).config()
     assert (stored.trainer.precision, stored.compile) == ("32-true", False)

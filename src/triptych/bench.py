@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from triptych import build, machine
+from triptych import build, hardware
 from triptych.attention import Attend, AttentionMask
 from triptych.command import CONF
 from triptych.dashboards.live import Live
@@ -49,7 +49,7 @@ def run(config: DictConfig) -> None:
     build.check(config)
     build.settle(config, None)
     pl.seed_everything(config.seed, verbose=False)
-    device = machine.accelerator()
+    device = hardware.accelerator()
     data = instantiate(config.data)
     data.open()
     console = Console(highlight=False)

@@ -12,7 +12,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import nn
 
-from triptych import machine, options
+from triptych import hardware, options
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task
@@ -97,7 +97,7 @@ def settle(config: DictConfig, stored: DictConfig | None) -> Plan:
         if stored is not None and OmegaConf.select(config, key) == "auto":
             OmegaConf.update(config, key, OmegaConf.select(stored, key))
     if config.trainer.precision == "auto":
-        config.trainer.precision = machine.precision(config.model.get("width", 0), device)
+        config.trainer.precision = hardware.precision(config.model.get("width", 0), device)
     max_steps, accumulate = config.trainer.max_steps, config.trainer.accumulate_grad_batches
     every = max(1, max_steps // config.validations) * accumulate
     return Plan(device=device, validation_every=every, processes=processes(config))
@@ -174,7 +174,7 @@ def _check_processes(config: DictConfig) -> None:
 
 def _check_precision(config: DictConfig) -> None:
     """Raise UserError for a precision in which training would go wrong, or not be what it says."""
-    precision, device = machine.full_name(config.trainer.precision), _device(config.trainer.accelerator)
+    precision, device = hardware.full_name(config.trainer.precision), _device(config.trainer.accelerator)
     asked = f"trainer.precision={config.trainer.precision}"
     if precision == "16-true":
         raise UserError(f"{asked}: small gradients are 0 in float16 without a loss scale; use 16-mixed or bf16-mixed")
@@ -182,7 +182,7 @@ def _check_precision(config: DictConfig) -> None:
         raise UserError(f"{asked} is for GPUs: use bf16-mixed or 32-true on a CPU")
     if precision == "64-true" and device.type == "mps":
         raise UserError(f"{asked}: mps has no float64; use 32-true, or trainer.accelerator=cpu")
-    if sharded(config) and machine.parameter_dtype(precision) != torch.float32:
+    if sharded(config) and hardware.parameter_dtype(precision) != torch.float32:
         raise UserError(f"{asked}: trainer=fsdp keeps parameters in float32; use 32-true, bf16-mixed, or trainer=ddp")
 
 
@@ -192,7 +192,7 @@ def settle_compile(config: DictConfig, model: nn.Module, positions_per_step: int
         config.compile = False
     if config.compile == "auto":
         positions = positions_per_step * config.trainer.max_steps * config.trainer.accumulate_grad_batches
-        config.compile = machine.compile_pays(parameter_count(model), positions, plan.device)
+        config.compile = hardware.compile_pays(parameter_count(model), positions, plan.device)
     return config.compile
 
 
@@ -209,7 +209,7 @@ def build_model(config: DictConfig, sizes: dict[str, int]) -> nn.Module:
     """The model in its precision, its data-given sizes filled in. The same seed gives the same weights."""
     torch.manual_seed(config.seed)
     model = instantiate(config.model, **sizes, attention=instantiate(config.attention))
-    return model.to(machine.parameter_dtype(config.trainer.precision))
+    return model.to(hardware.parameter_dtype(config.trainer.precision))
 
 
 def check_attention(model: nn.Module, plan: Plan, precision: str, *, training: bool) -> None:
@@ -217,7 +217,7 @@ def check_attention(model: nn.Module, plan: Plan, precision: str, *, training: b
     for module in model.modules():
         check_device = getattr(module, "check_device", None)
         if callable(check_device):
-            check_device(plan.device, machine.default_dtype(precision), training=training)
+            check_device(plan.device, hardware.default_dtype(precision), training=training)
 
 
 def build_task(config: DictConfig, model: nn.Module, *, compiled: bool) -> Task:
@@ -237,7 +237,7 @@ def build_trainer(config: DictConfig, folder: Path | None, **more: Any) -> pl.Tr
     configured = config.trainer.copy()
     OmegaConf.set_struct(configured, False)
     configured.pop("port", None)
-    if machine.full_name(configured.precision).endswith("-true"):
+    if hardware.full_name(configured.precision).endswith("-true"):
         # `build_model` made the parameters so. Lightning would also convert what metrics are summed in, and torch's
         # default dtype while a step runs.
         configured.precision = "32-true"
@@ -307,7 +307,7 @@ def _wandb(configured: DictConfig, folder: Path) -> Any:
 
 def _device(accelerator: str) -> torch.device:
     if accelerator == "auto":
-        return machine.accelerator()
+        return hardware.accelerator()
     if accelerator not in ("cpu", "gpu", "cuda", "mps"):
         raise UserError(f"trainer.accelerator={accelerator}; it must be auto, cpu, gpu, cuda or mps")
     device = torch.device("cuda" if accelerator == "gpu" else accelerator)

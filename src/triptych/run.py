@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, folder, launch, machine, options
+from triptych import build, folder, hardware, launch, options
 from triptych.assembly import Assembly, assemble, learner
 from triptych.dashboards import publish, report
 from triptych.errors import Requeued
@@ -40,7 +40,7 @@ def train(config: DictConfig) -> RunFolder:
     options.check(config.maps, MapsCallback.__init__, "maps")
     options.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
-    config.trainer.precision = machine.full_name(config.trainer.precision)
+    config.trainer.precision = hardware.full_name(config.trainer.precision)
     with launch.world(build.processes(config), **build.meeting(config)) as world:
         return join(world) if world.rank else _prepare(config, task_class, world, trial)
 

@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from triptych import build, folder, machine, options
+from triptych import build, folder, hardware, options
 from triptych.attention import set_backend
 from triptych.dashboards import report
 from triptych.data.batches import Probe
@@ -79,7 +79,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
     """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
     alone, notes = build.alone(config), {}
-    if alone.trainer.precision == "16-mixed" and machine.accelerator().type == "cpu":
+    if alone.trainer.precision == "16-mixed" and hardware.accelerator().type == "cpu":
         alone.trainer.precision = "32-true"  # Lightning would take bf16-mixed, without a word
         notes["precision"] = "measured in 32-true, since the run's 16-mixed needs a GPU"
     trainer = build.build_trainer(alone, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
