@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from triptych.attention import naive
 from triptych.attention.masks import AttentionMask
-from triptych.attention.other import OtherAttend
+from triptych.attention.operators.base import OtherAttend
 from triptych.attention.shapes import Float
 from triptych.errors import UserError
 

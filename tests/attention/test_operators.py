@@ -10,11 +10,11 @@ from hypothesis import given
 from torch import Tensor
 
 from triptych.attention import EVERYTHING, Attend, AttentionMask, naive, set_backend
-from triptych.attention.delta import DeltaAttend
-from triptych.attention.hard import HardAttend
-from triptych.attention.linear import CHUNK, LinearAttend
-from triptych.attention.other import OtherAttend
-from triptych.attention.positional import PositionalAttend
+from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.delta import DeltaAttend
+from triptych.attention.operators.hard import HardAttend
+from triptych.attention.operators.linear import CHUNK, LinearAttend
+from triptych.attention.operators.positional import PositionalAttend
 from triptych.errors import UserError
 from triptych.maps.capture import capture, intervene
 from triptych.models.charlm import CharLM
