@@ -13,9 +13,9 @@ from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables
+from triptych.distributed.launch import World
 from triptych.explain.beside import Several, beside
 from triptych.folder import RunFolder
-from triptych.launch import World
 from triptych.maps.callback import MapsCallback
 from triptych.sweeps.pruning import Trial
 from triptych.tasks.averaging import Averaged

@@ -6,8 +6,8 @@ import traceback
 
 def main() -> None:
     """Join the run whose folder rank 0 names on standard input."""
+    from triptych.distributed.launch import Joined
     from triptych.errors import UserError
-    from triptych.launch import Joined
     from triptych.run import join
 
     rank, size, port = map(int, sys.argv[1:])

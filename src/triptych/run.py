@@ -14,12 +14,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, folder, hardware, launch, options
+from triptych import build, folder, hardware, options
 from triptych.assembly import Assembly, assemble, learner
 from triptych.dashboards import publish, report
+from triptych.distributed import launch
+from triptych.distributed.launch import World
 from triptych.errors import Requeued
 from triptych.folder import RunFolder
-from triptych.launch import World
 from triptych.maps.callback import MapsCallback, check_choice
 from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count

@@ -11,7 +11,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from triptych import processes
+from triptych.distributed import collectives
 from triptych.tasks.base import Task
 
 FIRST_STEPS = 20  # warm-up, left out of the speed
@@ -40,7 +40,7 @@ class Live(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         # A resumed run's next row is the same mean as an uninterrupted run's.
-        loss_sum = None if self._loss_sum is None else float(processes.mean(self._loss_sum))
+        loss_sum = None if self._loss_sum is None else float(collectives.mean(self._loss_sum))
         return {"loss_sum": loss_sum, "losses": self._losses}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Live(pl.Callback):
 
     def _log(self, trainer: pl.Trainer, task: Task, step: int) -> None:
         assert self._loss_sum is not None
-        self._shown_loss = float(processes.mean(self._loss_sum)) / max(self._losses, 1)
+        self._shown_loss = float(collectives.mean(self._loss_sum)) / max(self._losses, 1)
         self._loss_sum, self._losses = None, 0
         row = {
             "train/loss": self._shown_loss,

@@ -8,9 +8,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from triptych import processes
 from triptych.data.batches import Probe, generator_for
 from triptych.data.module import TaskData
+from triptych.distributed import collectives
 from triptych.errors import UserError
 from triptych.tasks import sharding
 from triptych.tasks.losses import MeanLoss
@@ -200,7 +200,7 @@ class Task(pl.LightningModule, ABC):
         checkpoint["seen"] = self.seen
         on_gpu = self.device.type == "cuda"
         mine = {"cpu": torch.get_rng_state(), "cuda": [torch.cuda.get_rng_state(self.device)] if on_gpu else []}
-        first, *others = processes.gather(mine)
+        first, *others = collectives.gather(mine)
         checkpoint["random_state"] = {**first, "others": others}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Task(pl.LightningModule, ABC):
         first = checkpoint["random_state"]
         states = [first, *first.get("others", [])]
         # With another number of processes each begins a new sequence.
-        self._random_state = states[processes.rank()] if len(states) == processes.size() else None
+        self._random_state = states[collectives.rank()] if len(states) == collectives.size() else None
 
     def on_train_start(self) -> None:
         # Last before the first batch: whatever draws between loading and here would shift dropout.
@@ -217,6 +217,6 @@ class Task(pl.LightningModule, ABC):
             if self.device.type == "cuda" and len(self._random_state["cuda"]) == 1:
                 torch.cuda.set_rng_state(self._random_state["cuda"][0].cpu(), self.device)
             self._random_state = None
-        elif processes.size() > 1:  # Lightning has given all of them the same: their dropout would be the same
-            own = generator_for(torch.initial_seed(), processes.rank(), self.trainer.global_step)
+        elif collectives.size() > 1:  # Lightning has given all of them the same: their dropout would be the same
+            own = generator_for(torch.initial_seed(), collectives.rank(), self.trainer.global_step)
             torch.manual_seed(own.initial_seed())

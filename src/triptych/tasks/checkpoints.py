@@ -16,7 +16,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.trainer.states import TrainerFn
 
-from triptych import processes
+from triptych.distributed import collectives
 from triptych.errors import Requeued, UserError
 from triptych.tasks.sharding import is_finite
 
@@ -133,7 +133,7 @@ class Checkpoints(Checkpoint):
             return
         asked, save = self._stop is not None, self._save_now
         self._save_now = False
-        asked, save = processes.any_says(asked), processes.any_says(save)
+        asked, save = collectives.any_says(asked), collectives.any_says(save)
         if asked or save or step % self.every_n_steps == 0:
             self._save_last(trainer)
         self._stop_if(asked, trainer)
@@ -143,7 +143,7 @@ class Checkpoints(Checkpoint):
             return
         self.consider(trainer)
         self._save_last(trainer)
-        self._stop_if(processes.any_says(self._stop is not None), trainer)
+        self._stop_if(collectives.any_says(self._stop is not None), trainer)
 
     def consider(self, trainer: pl.Trainer) -> None:
         """Keep the current weights as ``best`` if the metric just measured says so."""

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from triptych import processes
 from triptych.data.batches import Probe, TranslationBatch
 from triptych.data.tokenizers import PAD_ID
 from triptych.data.translation import TranslationData
+from triptych.distributed import collectives
 from triptych.errors import UserError
 from triptych.models.rnn_translator import RNNTranslator
 from triptych.models.search import Hypothesis, beam, check_options
@@ -81,7 +81,7 @@ class TranslationTask(Task):
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
         self.log(f"{split}/perplexity", self.mean_loss(split).compute().exp())
         texts = data.texts("validation" if split == "val" else split)
-        for written, seconds in processes.gather((self._written, self._seconds)):
+        for written, seconds in collectives.gather((self._written, self._seconds)):
             self._written.update(written)
             self._seconds = max(self._seconds, seconds)
         rows = [(*texts[row], translation) for row, translation in sorted(self._written.items())]

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from conftest import SUMS_MODEL, Composed
-from triptych import folder, launch, processes
+from triptych import folder
 from triptych.command import CONF
 from triptych.dashboards.metrics_file import read
 from triptych.data.batches import TextBatch, TranslationBatch, balanced
+from triptych.distributed import collectives, launch
 from triptych.errors import UserError
 from triptych.run import train
 
@@ -116,7 +117,7 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
     counts = json.loads((two / "val-confusion.json").read_text())["counts"]
     assert sum(map(sum, counts)) == 179  # every image of validation once
     # A sweep goes on in this process: nothing of the run may be left.
-    assert processes.size() == 1
+    assert collectives.size() == 1
     assert dict(os.environ) == before | {key: os.environ[key] for key in os.environ.keys() - before.keys()}
     assert not {"WORLD_SIZE", "MASTER_PORT", "LOCAL_RANK"} & os.environ.keys()
 
