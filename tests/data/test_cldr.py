@@ -10,10 +10,11 @@ from datetime import datetime
 import pytest
 from babel import Locale
 
-from triptych.data import cldr, embedded, sources
-from triptych.data.cldr_alignment import Row, align, field, literal
-from triptych.data.cldr_locale import Patterns
-from triptych.data.cldr_phrases import Phrases, _shared
+from triptych.data import embedded, sources
+from triptych.data.cldr import pairs
+from triptych.data.cldr.alignment import Row, align, field, literal
+from triptych.data.cldr.locale import Patterns
+from triptych.data.cldr.phrases import Phrases, _shared
 from triptych.data.tokenizers import words
 from triptych.errors import UserError
 
@@ -344,7 +345,7 @@ def test_bad_locales_are_named(config: str, message: str) -> None:
 def test_a_missing_package_names_the_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=r"triptych\[translation\]"):
-        cldr.cldr("en:fr")
+        pairs.cldr("en:fr")
 
 
 def test_configurations_are_for_sets_that_have_some() -> None:

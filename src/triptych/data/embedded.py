@@ -81,8 +81,8 @@ def digits() -> Splits:
 
 
 def cldr(config: str) -> Splits:
-    """Phrases of two locales and their word alignment: see `triptych.data.cldr.cldr`."""
-    from triptych.data import cldr as pairs  # the other sets need none of what it imports
+    """Phrases of two locales and their word alignment: see `triptych.data.cldr.pairs.cldr`."""
+    from triptych.data.cldr import pairs  # the other sets need none of what it imports
 
     return pairs.cldr(config)
 

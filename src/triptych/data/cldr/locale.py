@@ -11,7 +11,7 @@ from typing import Any
 from babel import Locale, dates, numbers
 from num2words import CONVERTER_CLASSES, num2words
 
-from triptych.data.cldr_alignment import Phrase, field, literal
+from triptych.data.cldr.alignment import Phrase, field, literal
 
 # Letter of a date pattern (Unicode TR 35) -> what it shows, and the value it shows of a moment.
 _SHOWN: dict[str, tuple[str, Callable[[datetime], Any]]] = {

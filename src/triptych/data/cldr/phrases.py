@@ -8,8 +8,8 @@ from babel import Locale
 from babel.core import get_global
 from babel.numbers import get_currency_precision, get_currency_symbol
 
-from triptych.data.cldr_alignment import Phrase, field, joins
-from triptych.data.cldr_locale import Patterns, fill, shows, value_of
+from triptych.data.cldr.alignment import Phrase, field, joins
+from triptych.data.cldr.locale import Patterns, fill, shows, value_of
 from triptych.data.tokenizers import words
 
 Both = tuple[Phrase, Phrase]

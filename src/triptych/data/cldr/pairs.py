@@ -6,7 +6,7 @@ import importlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from triptych.data.cldr_alignment import Row, align
+from triptych.data.cldr.alignment import Row, align
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def cldr(config: str) -> dict[str, dict[str, list[str]]]:
     Dates, times, units, currencies, names of territories and languages, lists and more, as the Unicode Common
     Locale Data Repository writes them in either language; numbers in words come from num2words. A phrase is a
     pattern with fields put in, so which words became of which field is known: see
-    `triptych.data.cldr_alignment.align` for the links. They are written as "i-j" (sure) and "i?j" (possible).
+    `triptych.data.cldr.alignment.align` for the links. They are written as "i-j" (sure) and "i?j" (possible).
 
     Every source has one target, that of the first kind of phrase that has it, and stands in one split. A hash of
     the source decides which. Names alone are always trained on, and so is a pair with the last occurrence of a
@@ -57,7 +57,7 @@ def cldr(config: str) -> dict[str, dict[str, list[str]]]:
 
 def pairs(source: "Locale", target: "Locale") -> tuple[list[tuple[str, Row]], list[tuple[str, Row]]]:
     """All names, and all combinations, each with its kind."""
-    from triptych.data.cldr_phrases import Phrases
+    from triptych.data.cldr.phrases import Phrases
 
     seen: set[str] = set()
     found: tuple[list[tuple[str, Row]], list[tuple[str, Row]]] = ([], [])
@@ -115,7 +115,7 @@ def _locales(config: str) -> "tuple[Locale, Locale]":
 def _locale(side: str, name: str) -> "Locale":
     from babel import Locale, UnknownLocaleError
 
-    from triptych.data.cldr_locale import Patterns
+    from triptych.data.cldr.locale import Patterns
 
     try:
         if name.lower() in ("root", "und"):  # data of no language in particular
