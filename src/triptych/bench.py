@@ -28,7 +28,7 @@ from triptych.explain.rollout import rollout
 from triptych.maps.callback import take_maps
 from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM
-from triptych.models.decode import generate
+from triptych.models.sampling import generate
 from triptych.models.vit import ViT
 from triptych.tasks.base import Task
 from triptych.trained import measure, quiet

@@ -14,7 +14,7 @@ from triptych.attention import Attend, AttentionMask, flex, set_backend
 from triptych.attention.score_mods import alibi, soft_cap
 from triptych.errors import UserError
 from triptych.models.charlm import CharLM
-from triptych.models.decode import generate
+from triptych.models.sampling import generate
 
 FULL = {
     "batch": 2,

@@ -14,7 +14,7 @@ from triptych.data.characters import CharacterData
 from triptych.data.tokenizers import UNKNOWN_ID
 from triptych.errors import UserError
 from triptych.models.charlm import CharLM
-from triptych.models.decode import check_options, generate
+from triptych.models.sampling import check_options, generate
 from triptych.tasks.base import Task
 
 
@@ -76,7 +76,7 @@ class CharLMTask(Task):
         top_p: float | None,
         seed: int | None,
     ) -> Iterator[str]:
-        """Continue ``given`` character by character; see ``models.decode.generate``. Without a seed, drawn anew."""
+        """Continue ``given`` character by character; see ``models.sampling.generate``. Without a seed, drawn anew."""
         generator = torch.Generator()
         if seed is None:
             generator.seed()

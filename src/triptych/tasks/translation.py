@@ -13,8 +13,8 @@ from triptych.data.tokenizers import PAD_ID
 from triptych.data.translation import TranslationData
 from triptych.distributed import collectives
 from triptych.errors import UserError
+from triptych.models.beam_search import Hypothesis, beam, check_options
 from triptych.models.rnn_translator import RNNTranslator
-from triptych.models.search import Hypothesis, beam, check_options
 from triptych.models.translator import Translator
 from triptych.tasks.base import Task
 from triptych.tasks.losses import cross_entropy
@@ -30,7 +30,7 @@ class TranslationTask(Task):
     label_smoothing: share of each training label that is spread evenly over the vocabulary (Szegedy et al., arXiv
         1512.00567, section 7).
     beam: hypotheses kept while the test split is translated, 1 is greedy; validation is always translated greedily.
-    length_penalty: exponent of the length that scores are divided by; see ``models.search.beam``.
+    length_penalty: exponent of the length that scores are divided by; see ``models.beam_search.beam``.
     bleu_tokenizer: what BLEU takes for a word: sacrebleu's name, or "auto"; see ``translation_metrics.tokenizer_for``.
 
     BLEU and chrF go from 0 to 100, exact matches are a share; see ``translation_metrics``. Raises UserError for

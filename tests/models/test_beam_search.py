@@ -9,7 +9,7 @@ from torch import Tensor
 from translators import KINDS, sources, stirred
 
 from triptych.errors import UserError
-from triptych.models.search import Hypothesis, beam, check_options, length_factor
+from triptych.models.beam_search import Hypothesis, beam, check_options, length_factor
 from triptych.models.translator import END, PAD, START, UNKNOWN
 
 A, B, C = 4, 5, 6

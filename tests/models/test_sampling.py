@@ -8,7 +8,7 @@ import torch
 from small import stirred
 
 from triptych.errors import UserError
-from triptych.models.decode import draw, generate, window_start
+from triptych.models.sampling import draw, generate, window_start
 
 
 def test_the_window_keeps_the_last_half() -> None:
