@@ -22,7 +22,7 @@ from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
 from triptych import folder
 from triptych.command import CONF, command
 from triptych.tasks.charlm import CharLMTask
-from triptych.tasks.checkpoints import WholeFiles
+from triptych.training.checkpoints import WholeFiles
 
 COMMANDS = {
     "train": triptych.run.train,
@@ -266,7 +266,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(said: Said, tmp_path: Path, mo
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("triptych.tasks.checkpoints.open", Full, raising=False)
+            patch.setattr("triptych.training.checkpoints.open", Full, raising=False)
             return original(self, checkpoint, path, storage_options)
 
     monkeypatch.setattr(WholeFiles, "save_checkpoint", save_checkpoint)

@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Make:
             "resume": None,
             "task": {"name": task},
             "data": {"seed": seed},
-            "optimizer": {"_target_": "triptych.tasks.optimizers.muon", "lr": lr, "steps": 5},
+            "optimizer": {"_target_": "triptych.training.optimizers.muon", "lr": lr, "steps": 5},
             "watch": {"metric": "val/loss", "mode": "min"},
         }
         run.write_config(OmegaConf.create(config))

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from triptych import folder, launchers
 from triptych.command import CONF
 from triptych.errors import Requeued, UserError
-from triptych.tasks.checkpoints import Checkpoints, Interrupted
+from triptych.training.checkpoints import Checkpoints, Interrupted
 
 LAUNCHERS = sorted(file.stem for file in (CONF / "hydra" / "launcher").glob("*.yaml"))
 TRIALS = (

@@ -18,11 +18,11 @@ from triptych.explain.beside import Several, beside
 from triptych.folder import RunFolder
 from triptych.maps.callback import MapsCallback
 from triptych.sweeps.pruning import Trial
-from triptych.tasks.averaging import Averaged
 from triptych.tasks.base import Task
-from triptych.tasks.checkpoints import Checkpoints, WholeFiles
-from triptych.tasks.sharding import Whole
 from triptych.trained import plain
+from triptych.training.checkpoints import Checkpoints, WholeFiles
+from triptych.training.ema import Averaged
+from triptych.training.sharding import Whole
 
 
 def learner(config: DictConfig, data: Any, stored: DictConfig | None) -> tuple[Task, build.Plan]:

@@ -27,8 +27,8 @@ from triptych.models.blocks import parameter_count
 from triptych.resume import Resumed, named, newest
 from triptych.sweeps.pruning import Pruned, Trial, trial_of
 from triptych.tasks.base import Task
-from triptych.tasks.checkpoints import Interrupted
 from triptych.trained import measure, plain, quiet, weights
+from triptych.training.checkpoints import Interrupted
 
 console = Console(highlight=False)
 

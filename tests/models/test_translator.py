@@ -14,7 +14,7 @@ from triptych.errors import UserError
 from triptych.maps.capture import capture, sites
 from triptych.models import translator
 from triptych.models.blocks import parameter_count
-from triptych.tasks.optimizers import hidden_matrices
+from triptych.training.optimizers import hidden_matrices
 
 POSITIONAL = ("rotary", "learned", "sinusoidal")
 SOURCE = sources([7, 3, 5, 1])

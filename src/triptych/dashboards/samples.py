@@ -10,7 +10,7 @@ from triptych.dashboards import publish
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing
 from triptych.tasks.base import Task
-from triptych.tasks.checkpoints import require_finite
+from triptych.training.checkpoints import require_finite
 
 
 class Samples(pl.Callback):

@@ -15,7 +15,7 @@ from triptych.maps import images, record, render
 from triptych.maps.capture import capture, choose_heads, choose_sites, probing, sites
 from triptych.maps.record import MapRecord
 from triptych.tasks.base import Task
-from triptych.tasks.checkpoints import require_finite
+from triptych.training.checkpoints import require_finite
 
 
 class MapsCallback(pl.Callback):

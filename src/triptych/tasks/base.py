@@ -12,8 +12,8 @@ from triptych.data.batches import Probe, generator_for
 from triptych.data.module import TaskData
 from triptych.distributed import collectives
 from triptych.errors import UserError
-from triptych.tasks import sharding
 from triptych.tasks.losses import MeanLoss
+from triptych.training import sharding
 
 OptimizerFactory = Callable[[nn.Module], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]

@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from triptych.tasks.averaging import Averaged
+from triptych.training.ema import Averaged
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # a stand-in for Lightning's Trainer will do
 

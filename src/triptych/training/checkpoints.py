@@ -18,7 +18,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from triptych.distributed import collectives
 from triptych.errors import Requeued, UserError
-from triptych.tasks.sharding import is_finite
+from triptych.training.sharding import is_finite
 
 REQUEUE = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 Handler = Callable[[int, FrameType | None], Any] | int | None

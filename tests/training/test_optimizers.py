@@ -12,9 +12,9 @@ from torch import nn
 from triptych.attention import Attend
 from triptych.errors import UserError
 from triptych.models.charlm import CharLM
-from triptych.tasks import optimizers
-from triptych.tasks.optimizers import MuonAdamW, adamw, hidden_matrices, muon, orthogonalise
-from triptych.tasks.schedules import warmup_stable_decay
+from triptych.training import optimizers
+from triptych.training.optimizers import MuonAdamW, adamw, hidden_matrices, muon, orthogonalise
+from triptych.training.schedules import warmup_stable_decay
 
 MUON = {
     "lr": 0.02,

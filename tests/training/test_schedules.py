@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from triptych.errors import UserError
-from triptych.tasks.schedules import warmup_cosine, warmup_stable_decay
+from triptych.training.schedules import warmup_cosine, warmup_stable_decay
 
 COSINE: dict[str, Any] = {"total_steps": 10, "warmup_steps": 2, "final_fraction": 0.1}
 WSD: dict[str, Any] = {**COSINE, "decay_fraction": 0.4, "shape": "linear"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from triptych.tasks.checkpoints import Checkpoints, Diverged, WholeFiles
+from triptych.training.checkpoints import Checkpoints, Diverged, WholeFiles
 
 
 def test_a_checkpoint_replaces_the_one_before_only_when_it_is_complete(
