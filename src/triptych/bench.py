@@ -24,7 +24,7 @@ from triptych.command import CONF
 from triptych.dashboards.live import Live
 from triptych.dashboards.metrics_file import MetricsFile
 from triptych.errors import UserError
-from triptych.explain.rollout import rollout
+from triptych.explain.methods.rollout import rollout
 from triptych.maps.callback import take_maps
 from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM

@@ -17,7 +17,7 @@ from triptych.data.images import ImageData
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.aligning import CHOICE_FILE
-from triptych.explain.alignment import Choice
+from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
 from triptych.maps import render

@@ -17,8 +17,8 @@ from test_report import HOSTILE, dom, inside, island, maps, run
 
 from triptych.dashboards import explanations, report
 from triptych.dashboards.whiskers import on_one_scale, read_interval, sentence
-from triptych.explain.intervals import Interval
-from triptych.explain.verdicts import verdict
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.verdicts import verdict
 from triptych.maps import rankings
 from triptych.maps.record import save
 

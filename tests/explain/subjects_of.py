@@ -12,7 +12,7 @@ import torch
 
 from triptych.explain.evidence import reinitialised
 from triptych.explain.examples import examples
-from triptych.explain.subjects import Subject, subjects
+from triptych.explain.targets import Subject, subjects
 
 OVERRIDES = {
     "vit": ("data=digits", "model.patch_size=2", "model.depth=2", "model.width=32", "model.heads=2"),

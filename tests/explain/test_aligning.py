@@ -62,7 +62,7 @@ def loaded(run: Path) -> Any:
 
 def test_the_choice_is_made_on_validation_and_read_on_test(translator: Path) -> None:
     from triptych.explain.aligning import choose, table_of
-    from triptych.explain.alignment import Choice
+    from triptych.explain.alignment.alignment import Choice
 
     trained = loaded(translator)
     metrics = json.loads((translator / "summary.json").read_text(encoding="utf-8"))["metrics"]

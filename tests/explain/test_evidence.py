@@ -5,9 +5,9 @@ import torch
 from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.errors import UserError
-from triptych.explain import class_maps
 from triptych.explain.evidence import last_norm, logit_of_tokens, look, reinitialised, stack_names
-from triptych.explain.subjects import Subject
+from triptych.explain.methods import class_maps
+from triptych.explain.targets import Subject
 from triptych.maps.capture import intervene, probing
 
 TASKS = ["vit", "charlm", "translation"]

@@ -15,7 +15,7 @@ from triptych.explain import explaining
 from triptych.explain.evidence import look
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings, Verdicts
-from triptych.explain.methods import METHODS
+from triptych.explain.methods.registry import METHODS
 from triptych.explained import explain
 from triptych.maps import record
 

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from conftest import TINY
-from triptych.explain import heads
 from triptych.explain.beside import Several, beside
-from triptych.explain.head_importance import importance
+from triptych.explain.evaluation.stability import over_runs
 from triptych.explain.head_tables import (
     LEFT_OUT_ON,
     LOOKED_AT,
@@ -24,7 +23,8 @@ from triptych.explain.head_tables import (
     telling,
     together,
 )
-from triptych.explain.stability import over_runs
+from triptych.explain.heads import patterns
+from triptych.explain.heads.importance import importance
 from triptych.maps.capture import capture, sites
 
 OF_TEXT = {"distance", "entropy", "relative_entropy", "previous_token", "sink", "induction", "importance"}
@@ -91,8 +91,8 @@ def test_the_table_says_what_the_maps_of_its_examples_say(trained: Path) -> None
             loss = F.cross_entropy(run.model(batch.tokens)[0], batch.targets[0], reduction="sum")
         weights = maps[site].weights
         with torch.no_grad():
-            assert torch.allclose(table.scores[site]["sink"][at], heads.sink(weights)[0].double(), atol=1e-5)
-            assert torch.allclose(table.scores[site]["distance"][at], heads.distance(weights)[0].double(), atol=1e-4)
+            assert torch.allclose(table.scores[site]["sink"][at], patterns.sink(weights)[0].double(), atol=1e-5)
+            assert torch.allclose(table.scores[site]["distance"][at], patterns.distance(weights)[0].double(), atol=1e-4)
         # Along the weights: sum A dL/dA = sum context dL/dcontext, since context = A V.
         (gradient,) = torch.autograd.grad(loss, [weights])
         assert torch.allclose(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from triptych.explain.alignment import Choice, Links, read_links
+from triptych.explain.alignment.alignment import Choice, Links, read_links
 from triptych.maps.alignments import alignment, over_time
 
 CHOICE = Choice(1, "shifted", "mean")

@@ -11,7 +11,7 @@ import torch
 from test_record import record
 
 from triptych.dashboards import tables
-from triptych.explain.alignment import Choice
+from triptych.explain.alignment.alignment import Choice
 from triptych.maps import fonts
 from triptych.maps.alignments import alignment
 from triptych.maps.rankings import ranking_picture

@@ -13,7 +13,7 @@ from triptych import folder
 from triptych.dashboards import metrics_file
 from triptych.dashboards.run_folder import read_summary
 from triptych.errors import UserError
-from triptych.explain.intervals import Interval, t_interval
+from triptych.explain.evaluation.intervals import Interval, t_interval
 from triptych.folder import RunFolder
 
 # Where things are, and which trial of a sweep it was, is no difference between two runs.

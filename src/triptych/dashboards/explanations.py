@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.dashboards.whiskers import Shown, on_one_scale, read_interval, sentence
-from triptych.explain.intervals import Interval
+from triptych.explain.evaluation.intervals import Interval
 from triptych.maps.labels import label, shortened
 
 FILE = "explain.json"
@@ -112,7 +112,7 @@ def read(folder: Path, notes: list[str], budget: int) -> Explained | None:
 
 
 def standing(deletion: Interval | None, insertion: Interval | None, control: Interval | None) -> tuple[str, str]:
-    """The verdict in a word or two, and its tone; by the rules of ``explain.verdicts.verdict``."""
+    """The verdict in a word or two, and its tone; by the rules of ``explain.evaluation.verdicts.verdict``."""
     if deletion is None or insertion is None or not deletion.known or not insertion.known:
         return "no verdict", "soft"
     if deletion.low > 0 and control is not None and control.low > 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.dashboards.whiskers import read_interval
-from triptych.explain.intervals import Interval
+from triptych.explain.evaluation.intervals import Interval
 
 SEEDS_FILE = "seeds.json"
 # Folded away: what describes alignments rather than says how good they are, and other ways to count the same.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.dashboards.whiskers import Shown, on_one_scale, read_interval, sentence
-from triptych.explain.stability import HEADS_FILE
+from triptych.explain.evaluation.stability import HEADS_FILE
 
 _PLACE = {"site", "layer", "head", "kind"}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triptych.explain.intervals import Interval
+from triptych.explain.evaluation.intervals import Interval
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,15 @@ from triptych.dashboards import publish
 from triptych.data.batches import Probe, TranslationBatch
 from triptych.data.tokenizers import BLANK, PAD_ID, without_gaps
 from triptych.data.translation import TranslationData
-from triptych.explain.alignment import AlignmentTable, Choice, Links, TableRow, masking_links, read_links, soft
+from triptych.explain.alignment.alignment import (
+    AlignmentTable,
+    Choice,
+    Links,
+    TableRow,
+    masking_links,
+    read_links,
+    soft,
+)
 from triptych.folder import write_atomically
 from triptych.maps import record, render
 from triptych.maps.alignments import alignment, over_time

@@ -10,8 +10,8 @@ from torch import nn
 
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
-from triptych.explain.class_maps import Logit
-from triptych.explain.subjects import Subject
+from triptych.explain.methods.class_maps import Logit
+from triptych.explain.targets import Subject
 from triptych.maps.capture import capture, probing, sites
 from triptych.models.blocks import Block
 

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from triptych.dashboards import publish
 from triptych.data.batches import Probe
-from triptych.explain import verdicts
-from triptych.explain.alignment import Choice
+from triptych.explain.alignment.alignment import Choice
+from triptych.explain.evaluation import verdicts
+from triptych.explain.evaluation.judging import Judging, Scores
 from triptych.explain.examples import examples
-from triptych.explain.judging import Judging, Scores
-from triptych.explain.methods import METHODS, chosen
-from triptych.explain.subjects import PairSubject, Subject, subjects
+from triptych.explain.methods.registry import METHODS, chosen
+from triptych.explain.targets import PairSubject, Subject, subjects
 from triptych.folder import write_atomically
 from triptych.maps.capture import probing, sites
 from triptych.maps.labels import shortened

@@ -15,10 +15,10 @@ from torch import Tensor
 from triptych import folder
 from triptych.data.batches import TextBatch, generator_for
 from triptych.data.characters import CharacterData
-from triptych.explain import heads
-from triptych.explain.head_importance import Head, ablations, contexts, evaluating, importance, normalised
-from triptych.explain.intervals import Interval
-from triptych.explain.stability import HEADS_FILE, over_examples
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.stability import HEADS_FILE, over_examples
+from triptych.explain.heads import patterns
+from triptych.explain.heads.importance import Head, ablations, contexts, evaluating, importance, normalised
 from triptych.maps.capture import Captured, capture, probing, signed, sites
 from triptych.tasks.base import Task
 
@@ -99,15 +99,15 @@ def statistics(weights: Tensor, captured: Captured, grid: tuple[int, int] | None
     """
     visible = _visible(captured)
     found = {
-        "entropy": heads.entropy(weights),
-        "relative_entropy": heads.relative_entropy(weights, visible),
+        "entropy": patterns.entropy(weights),
+        "relative_entropy": patterns.relative_entropy(weights, visible),
     }
     if captured.kind == "self" and grid is not None:
-        return {"distance": heads.patch_distance(weights, grid), **found}
+        return {"distance": patterns.patch_distance(weights, grid), **found}
     if captured.kind == "self":
-        found = {"distance": heads.distance(weights), **found}
+        found = {"distance": patterns.distance(weights), **found}
         if weights.shape[-1] > 1:  # a single position has none before it
-            found |= {"previous_token": heads.previous_token(weights), "sink": heads.sink(weights)}
+            found |= {"previous_token": patterns.previous_token(weights), "sink": patterns.sink(weights)}
     return found
 
 
@@ -144,7 +144,7 @@ def table_of(task: Task, data: Any, batches: Sequence[Any], grid: tuple[int, int
                 captured = maps[site]
                 add(site, statistics(captured.weights, captured, grid))
                 add(site, {"importance": importance(context, gradient)})
-                even = heads.even(_visible(captured))
+                even = patterns.even(_visible(captured))
                 for name, each in statistics(even, captured, grid).items():
                     chances.setdefault(site, {}).setdefault(name, []).append(each.mean().repeat(len(context)))
                 sums[site] = sums.get(site, 0.0) + context.detach().sum((0, 2))
@@ -159,9 +159,9 @@ def table_of(task: Task, data: Any, batches: Sequence[Any], grid: tuple[int, int
         with probing(task.model) as model, capture(model) as maps:
             model(repeated(data.tokenizer.size, block).to(task.device))
         for site, captured in maps.items():
-            add(site, {"induction": heads.induction(captured.weights, block)})
-            even = heads.even(_visible(captured))
-            table.chance[site]["induction"] = float(heads.induction(even, block))
+            add(site, {"induction": patterns.induction(captured.weights, block)})
+            even = patterns.even(_visible(captured))
+            table.chance[site]["induction"] = float(patterns.induction(even, block))
     table.scores = {
         site: {name: torch.cat(numbers[name]) for name in STATISTICS if name in numbers}
         for site, numbers in scores.items()

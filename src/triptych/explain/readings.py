@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 
 from triptych.attention.shapes import Tensor
-from triptych.explain import alignment as alignments
-from triptych.explain import class_maps
-from triptych.explain import relevance as relevances
-from triptych.explain import rollout as rollouts
+from triptych.explain.alignment import alignment as alignments
 from triptych.explain.evidence import Evidence, Stack, logit_of_tokens
-from triptych.explain.subjects import PairSubject, Subject
+from triptych.explain.methods import class_maps
+from triptych.explain.methods import relevance as relevances
+from triptych.explain.methods import rollout as rollouts
+from triptych.explain.targets import PairSubject, Subject
 
 
 def _main(evidence: Evidence) -> Stack:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from triptych.explain.heads import patch_distance
+from triptych.explain.heads.patterns import patch_distance
 from triptych.maps.labels import shortened
 from triptych.maps.record import MapRecord
 from triptych.maps.render import Page, Picture

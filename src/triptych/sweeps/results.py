@@ -15,8 +15,8 @@ from triptych import compare
 from triptych.dashboards import report
 from triptych.dashboards.final_metrics import SEEDS_FILE
 from triptych.errors import UserError
-from triptych.explain.intervals import t_interval
-from triptych.explain.stability import HEADS_FILE, over_runs
+from triptych.explain.evaluation.intervals import t_interval
+from triptych.explain.evaluation.stability import HEADS_FILE, over_runs
 from triptych.folder import write_atomically
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from triptych.explain.intervals import Interval, bootstrap, rank_correlation, t_interval
+from triptych.explain.evaluation.intervals import Interval, bootstrap, rank_correlation, t_interval
 
 NUMBERS = st.floats(-100, 100, allow_nan=False).map(lambda value: round(value, 3))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from triptych.errors import UserError
-from triptych.explain.alignment import (
+from triptych.explain.alignment.alignment import (
     AlignmentCounts,
     AlignmentTable,
     Choice,
@@ -23,7 +23,7 @@ from triptych.explain.alignment import (
     rows_for,
     soft,
 )
-from triptych.explain.measures import measures
+from triptych.explain.evaluation.measures import measures
 
 OCH_NEY = read_links("0-0 1-1 2?1")
 THREE_ROWS = torch.tensor([[[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]])  # one head; the rows of start, y_0 and y_1
@@ -273,7 +273,7 @@ def pairs(count: int, heads: int, layers: int, seed: int) -> tuple[dict[int, Ten
 
 @pytest.mark.parametrize("chunk", [1, 4_000_000])
 def test_the_table_counts_what_pair_by_pair_counting_finds(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triptych.explain.alignment._CHUNK", chunk)
+    monkeypatch.setattr("triptych.explain.alignment.alignment._CHUNK", chunk)
     table = AlignmentTable()
     batches = [pairs(7, 3, 2, seed) for seed in (0, 100)]
     for batch in batches:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from triptych.attention.shapes import Bool, Float, Tensor
-from triptych.explain import faithfulness
-from triptych.explain.faithfulness import Faithfulness, Probability
-from triptych.explain.intervals import Interval, bootstrap, t_interval
+from triptych.explain.evaluation import faithfulness
+from triptych.explain.evaluation.faithfulness import Faithfulness, Probability
+from triptych.explain.evaluation.intervals import Interval, bootstrap, t_interval
 
 ORDERS = 10  # random orders per example
 FEW = 30  # examples; below it a bootstrap's interval is too narrow, and Student's t is used

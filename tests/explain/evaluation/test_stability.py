@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from triptych.errors import UserError
-from triptych.explain.stability import agreements, over_examples, over_runs
+from triptych.explain.evaluation.stability import agreements, over_examples, over_runs
 
 
 def test_each_ranking_is_compared_with_the_others_only() -> None:

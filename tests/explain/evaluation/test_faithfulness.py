@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from triptych.attention import Attend, AttentionMask
-from triptych.explain import faithfulness
-from triptych.explain.faithfulness import (
+from triptych.explain.evaluation import faithfulness
+from triptych.explain.evaluation.faithfulness import (
     area,
     class_sensitivity,
     compactness,

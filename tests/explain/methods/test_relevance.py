@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from triptych.errors import UserError
-from triptych.explain.relevance import cross_relevance, positive, self_relevance
+from triptych.explain.methods.relevance import cross_relevance, positive, self_relevance
 
 A1, A2 = [[0.5, 0.5], [0.2, 0.8]], [[0.6, 0.4], [0.1, 0.9]]
 G1, G2 = [[2, -1], [0, 1]], [[1, 2], [-1, 0]]

@@ -11,7 +11,7 @@ import torch
 
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
-from triptych.explain.relevance import positive
+from triptych.explain.methods.relevance import positive
 
 Logit = Callable[[Tensor], Tensor]
 """From tokens (B N d) to what is explained (B), differentiable, and each example's by its own tokens alone."""

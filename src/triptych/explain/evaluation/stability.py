@@ -10,7 +10,7 @@ import numpy as np
 
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
-from triptych.explain.intervals import Interval, bootstrap, rank_correlation, t_interval
+from triptych.explain.evaluation.intervals import Interval, bootstrap, rank_correlation, t_interval
 
 HEADS_FILE = "heads.json"
 PLACE = ("site", "layer", "kind", "head")  # of a row in it; everything else is a statistic

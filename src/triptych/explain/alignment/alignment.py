@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from triptych.attention.shapes import Bool, Float, Int
 from triptych.errors import UserError
-from triptych.explain.measures import Measures, checked, measures
+from triptych.explain.evaluation.measures import Measures, checked, measures
 
 Link = tuple[int, int]
 Words = Sequence[int]  # the word of each token, -1 for a special one

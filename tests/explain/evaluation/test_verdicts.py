@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from triptych.explain.faithfulness import Faithfulness
-from triptych.explain.intervals import Interval, bootstrap, t_interval
-from triptych.explain.verdicts import (
+from triptych.explain.evaluation.faithfulness import Faithfulness
+from triptych.explain.evaluation.intervals import Interval, bootstrap, t_interval
+from triptych.explain.evaluation.verdicts import (
     Judged,
     Measured,
     chance,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from subjects_of import subject_of, task_and_data
 
-from triptych.explain import interventions, judging, verdicts
-from triptych.explain.intervals import Interval
-from triptych.explain.interventions import Knocks
-from triptych.explain.judging import Judging
-from triptych.explain.methods import METHODS, Method
-from triptych.explain.subjects import Subject
+from triptych.explain.evaluation import interventions, judging, verdicts
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.interventions import Knocks
+from triptych.explain.evaluation.judging import Judging
+from triptych.explain.methods.registry import METHODS, Method
+from triptych.explain.targets import Subject
 from triptych.maps.capture import intervene, probing, sites
 
 

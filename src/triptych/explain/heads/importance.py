@@ -12,7 +12,7 @@ from triptych.attention import Attend
 from triptych.attention.shapes import Bool, Float, Tensor
 from triptych.data.batches import generator_for
 from triptych.errors import UserError
-from triptych.explain.intervals import Interval, bootstrap
+from triptych.explain.evaluation.intervals import Interval, bootstrap
 from triptych.maps.capture import NOTHING_RAN, CaptureError, choose_sites, probing
 from triptych.tasks.base import Task
 

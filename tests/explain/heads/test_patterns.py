@@ -10,8 +10,8 @@ from torch import Tensor
 
 from triptych.attention import EVERYTHING, AttentionMask
 from triptych.errors import UserError
-from triptych.explain import heads
-from triptych.explain.measures import measures
+from triptych.explain.evaluation.measures import measures
+from triptych.explain.heads import patterns
 
 CPU = torch.device("cpu")
 SMALL = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
@@ -19,7 +19,7 @@ SMALL = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
 
 def even(positions: int) -> Tensor:
     """Causal weights, the same over all visible keys."""
-    return heads.even(AttentionMask(causal=True).visible(positions, positions, CPU))
+    return patterns.even(AttentionMask(causal=True).visible(positions, positions, CPU))
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -27,17 +27,17 @@ def drawn(seed: int, *shape: int) -> Tensor:
 
 
 def test_distance_and_previous_token_by_hand() -> None:
-    assert heads.distance(SMALL).item() == 0.25
-    assert heads.previous_token(SMALL).item() == 0.5
+    assert patterns.distance(SMALL).item() == 0.25
+    assert patterns.previous_token(SMALL).item() == 0.5
 
 
 def test_a_head_that_looks_ahead_is_as_far_as_one_that_looks_back() -> None:
-    assert heads.distance(torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])).item() == 1.0
+    assert patterns.distance(torch.tensor([[[[0.0, 1.0], [1.0, 0.0]]]])).item() == 1.0
 
 
 def test_induction_of_even_weights_is_chance() -> None:
     """Block of 3: the rows of the second copy see 4, 5, 6 keys, and each has one right one."""
-    assert heads.induction(even(6), 3).item() == pytest.approx(0.2056, abs=5e-5)
+    assert patterns.induction(even(6), 3).item() == pytest.approx(0.2056, abs=5e-5)
 
 
 def test_induction_reads_what_followed_the_first_time() -> None:
@@ -45,15 +45,15 @@ def test_induction_reads_what_followed_the_first_time() -> None:
     weights = torch.zeros(1, 1, 6, 6)
     for row, column in ((3, 1), (4, 2), (5, 3)):
         weights[0, 0, row, column] = 1.0
-    assert heads.induction(weights, 3).item() == 1.0
-    assert heads.induction(weights.roll(1, -1), 3).item() == 0.0, "the same token itself is no induction"
+    assert patterns.induction(weights, 3).item() == 1.0
+    assert patterns.induction(weights.roll(1, -1), 3).item() == 0.0, "the same token itself is no induction"
     with pytest.raises(ValueError, match="block of 2 tokens said twice"):
-        heads.induction(weights, 2)
+        patterns.induction(weights, 2)
 
 
 @pytest.mark.parametrize(("positions", "without_row_0"), [(3, 0.4167), (64, 0.0594)])
 def test_sink_leaves_out_the_row_that_can_look_nowhere_else(positions: int, without_row_0: float) -> None:
-    assert heads.sink(even(positions)).item() == pytest.approx(without_row_0, abs=5e-5)
+    assert patterns.sink(even(positions)).item() == pytest.approx(without_row_0, abs=5e-5)
 
 
 @pytest.mark.parametrize(("positions", "with_row_0"), [(3, 0.6111), (64, 0.0741)])
@@ -65,8 +65,8 @@ def test_sink_with_that_row_would_be_higher(positions: int, with_row_0: float) -
 def test_entropy_in_nats_and_as_a_share() -> None:
     weights = torch.tensor([[[[0.9, 0.1]]]])
     seen = EVERYTHING.visible(1, 2, CPU)
-    assert heads.entropy(weights).item() == pytest.approx(0.3251, abs=5e-5)
-    assert heads.relative_entropy(weights, seen).item() == pytest.approx(0.4690, abs=5e-5)
+    assert patterns.entropy(weights).item() == pytest.approx(0.3251, abs=5e-5)
+    assert patterns.relative_entropy(weights, seen).item() == pytest.approx(0.4690, abs=5e-5)
 
 
 @given(st.integers(0, 2**30), st.integers(2, 6), st.integers(2, 6))
@@ -74,22 +74,22 @@ def test_without_a_mask_the_entropies_are_those_of_an_alignment(seed: int, targe
     weights = drawn(seed, 2, 3, targets, sources)
     wanted = measures(weights)
     seen = EVERYTHING.visible(targets, sources, CPU)
-    assert torch.allclose(heads.entropy(weights).double(), wanted.entropy, atol=1e-5)
-    assert torch.allclose(heads.relative_entropy(weights, seen).double(), wanted.relative_entropy, atol=1e-5)
+    assert torch.allclose(patterns.entropy(weights).double(), wanted.entropy, atol=1e-5)
+    assert torch.allclose(patterns.relative_entropy(weights, seen).double(), wanted.relative_entropy, atol=1e-5)
 
 
 @given(st.integers(2, 12))
 def test_even_causal_weights_are_fully_spread_over_what_each_row_sees(positions: int) -> None:
     """Divided by ln T instead of each row's own ln n, they would look sharp."""
     seen = AttentionMask(causal=True).visible(positions, positions, CPU)
-    assert heads.relative_entropy(even(positions), seen).item() == pytest.approx(1.0, abs=1e-6)
+    assert patterns.relative_entropy(even(positions), seen).item() == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_map_of_one_key_is_neither_sharp_nor_spread() -> None:
     seen = EVERYTHING.visible(2, 1, CPU)
     weights = torch.ones(1, 1, 2, 1)
-    assert heads.entropy(weights).item() == 0.0
-    assert math.isnan(heads.relative_entropy(weights, seen).item())
+    assert patterns.entropy(weights).item() == 0.0
+    assert math.isnan(patterns.relative_entropy(weights, seen).item())
 
 
 @given(st.integers(0, 2**30), st.integers(2, 6), st.integers(1, 4))
@@ -103,11 +103,11 @@ def test_padding_changes_nothing(seed: int, real: int, padded: int) -> None:
     seen = AttentionMask(key_padding=rows).visible(real + padded, real + padded, CPU)
     everything = EVERYTHING.visible(real, real, CPU)
     for found, wanted in (
-        (heads.distance(whole, rows), heads.distance(alone)),
-        (heads.entropy(whole, rows), heads.entropy(alone)),
-        (heads.previous_token(whole, rows), heads.previous_token(alone)),
-        (heads.sink(whole, rows), heads.sink(alone)),
-        (heads.relative_entropy(whole, seen, rows), heads.relative_entropy(alone, everything)),
+        (patterns.distance(whole, rows), patterns.distance(alone)),
+        (patterns.entropy(whole, rows), patterns.entropy(alone)),
+        (patterns.previous_token(whole, rows), patterns.previous_token(alone)),
+        (patterns.sink(whole, rows), patterns.sink(alone)),
+        (patterns.relative_entropy(whole, seen, rows), patterns.relative_entropy(alone, everything)),
     ):
         assert torch.allclose(found, wanted, atol=1e-6)
 
@@ -117,7 +117,7 @@ def test_patches_have_distances_down_and_across() -> None:
     weights = torch.zeros(1, 2, 7, 7)
     weights[0, 0, :, 1] = 1.0  # every patch on patch (0, 0)
     weights[0, 1, :, 0] = 1.0  # all on the prefix token: nothing among patches
-    found = heads.patch_distance(weights, (2, 3))[0]
+    found = patterns.patch_distance(weights, (2, 3))[0]
     assert found[0].item() == pytest.approx((0 + 1 + 2 + 1 + math.sqrt(2) + math.sqrt(5)) / 6)
     assert found[1].item() == 0.0
 
@@ -125,9 +125,11 @@ def test_patches_have_distances_down_and_across() -> None:
 def test_what_goes_to_a_prefix_token_makes_no_distance_shorter() -> None:
     weights = torch.zeros(1, 1, 3, 3)
     weights[..., 0], weights[..., 2] = 0.75, 0.25
-    assert heads.patch_distance(weights, (1, 2)).item() == 0.5, "one of two patches looks one away, the other at itself"
+    assert patterns.patch_distance(weights, (1, 2)).item() == 0.5, (
+        "one of two patches looks one away, the other at itself"
+    )
 
 
 def test_negative_weights_are_refused() -> None:
     with pytest.raises(UserError, match="not negative"):
-        heads.entropy(torch.tensor([[[[1.5, -0.5]]]]))
+        patterns.entropy(torch.tensor([[[[1.5, -0.5]]]]))

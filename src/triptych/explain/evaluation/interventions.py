@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from triptych.attention.shapes import Float, Tensor
-from triptych.explain import faithfulness
-from triptych.explain.intervals import Interval
-from triptych.explain.subjects import Subject
-from triptych.explain.verdicts import effect_verdict
+from triptych.explain.evaluation import faithfulness
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.verdicts import effect_verdict
+from triptych.explain.targets import Subject
 from triptych.maps.capture import Site, intervene, sites
 
 SHUFFLES = 5  # of each layer's weights

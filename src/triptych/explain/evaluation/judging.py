@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from triptych.attention.shapes import Float, Tensor
-from triptych.explain import faithfulness, verdicts
+from triptych.explain.evaluation import faithfulness, verdicts
+from triptych.explain.evaluation.faithfulness import Faithfulness, Probability
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.interventions import Knocks, heads_out, layers_changed
+from triptych.explain.evaluation.stability import over_examples
+from triptych.explain.evaluation.verdicts import Judged, Measured
 from triptych.explain.evidence import look, reinitialised
-from triptych.explain.faithfulness import Faithfulness, Probability
-from triptych.explain.intervals import Interval
-from triptych.explain.interventions import Knocks, heads_out, layers_changed
-from triptych.explain.methods import Method, chosen
-from triptych.explain.stability import over_examples
-from triptych.explain.subjects import Subject
-from triptych.explain.verdicts import Judged, Measured
+from triptych.explain.methods.registry import Method, chosen
+from triptych.explain.targets import Subject
 
 Scores = dict[str, Float[Tensor, "B U"]]
 

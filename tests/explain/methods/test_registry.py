@@ -8,10 +8,10 @@ import torch
 from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.errors import UserError
-from triptych.explain.alignment import Choice
+from triptych.explain.alignment.alignment import Choice
 from triptych.explain.evidence import look
-from triptych.explain.methods import METHODS, Method, chosen
-from triptych.explain.subjects import PairSubject, Subject
+from triptych.explain.methods.registry import METHODS, Method, chosen
+from triptych.explain.targets import PairSubject, Subject
 
 BY_NAME = {method.name: method for method in METHODS}
 TASKS = ["vit", "charlm", "translation"]

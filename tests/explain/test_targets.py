@@ -9,9 +9,9 @@ from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.data.tokenizers import PAD_ID, UNKNOWN_ID
 from triptych.errors import UserError
-from triptych.explain import subjects as module
+from triptych.explain import targets as module
 from triptych.explain.examples import examples
-from triptych.explain.subjects import ImageSubject, PairSubject, TextSubject, subjects
+from triptych.explain.targets import ImageSubject, PairSubject, TextSubject, subjects
 from triptych.maps.capture import probing
 
 TASKS = ["vit", "charlm", "translation"]

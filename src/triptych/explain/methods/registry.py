@@ -13,7 +13,7 @@ from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 from triptych.explain import readings
 from triptych.explain.evidence import Evidence, last_norm, stack_names
-from triptych.explain.subjects import PairSubject, Subject
+from triptych.explain.targets import PairSubject, Subject
 from triptych.maps.capture import signed
 from triptych.models.vit import ViT
 

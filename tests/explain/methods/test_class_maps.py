@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from triptych.errors import UserError
-from triptych.explain.class_maps import (
+from triptych.explain.methods.class_maps import (
     attention_grad_cam,
     attention_gradient,
     cdam,

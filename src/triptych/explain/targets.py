@@ -14,7 +14,7 @@ from triptych.attention.shapes import Bool, Float, Int, Tensor
 from triptych.data.batches import Probe
 from triptych.data.tokenizers import BLANK, PAD_ID, UNKNOWN_ID
 from triptych.errors import UserError
-from triptych.explain.alignment import Choice
+from triptych.explain.alignment.alignment import Choice
 from triptych.maps.capture import probing
 from triptych.maps.labels import shortened
 from triptych.models.charlm import CharLM

@@ -11,15 +11,7 @@ from torch import Tensor, nn
 from triptych.attention import EVERYTHING, Attend
 from triptych.data.batches import TextBatch
 from triptych.errors import UserError
-from triptych.explain.head_importance import (
-    Head,
-    ablate,
-    ablations,
-    contexts,
-    importance,
-    losses,
-    normalised,
-)
+from triptych.explain.heads.importance import Head, ablate, ablations, contexts, importance, losses, normalised
 from triptych.maps.capture import CaptureError, sites
 from triptych.models.charlm import CharLM
 from triptych.tasks.charlm import CharLMTask

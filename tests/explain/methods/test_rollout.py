@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from triptych.errors import UserError
-from triptych.explain.rollout import (
-    flow,
-    fuse,
-    gradient_rollout,
-    joined,
-    maximum_flows,
-    rollout,
-    with_residual,
-)
+from triptych.explain.methods.rollout import flow, fuse, gradient_rollout, joined, maximum_flows, rollout, with_residual
 
 FIRST, LAST = [[0.5, 0.5], [0.2, 0.8]], [[0.6, 0.4], [0.1, 0.9]]
 HEADS = [[[0.9, 0.1], [0.5, 0.5]], [[0.2, 0.8], [0.3, 0.7]]]
