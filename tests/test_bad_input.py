@@ -19,8 +19,8 @@ import triptych.run
 import triptych.trained
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
-from triptych import folder
 from triptych.command import CONF, command
+from triptych.runs import folder
 from triptych.tasks.charlm import CharLMTask
 from triptych.training.checkpoints import WholeFiles
 

@@ -12,11 +12,11 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from triptych import folder
 from triptych.compare import compare, select, write
 from triptych.dashboards.compare_table import gather, spread
 from triptych.errors import UserError
-from triptych.folder import RunFolder
+from triptych.runs import folder
+from triptych.runs.folder import RunFolder
 
 Make = Callable[..., RunFolder]
 

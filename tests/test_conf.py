@@ -101,7 +101,7 @@ def test_maps_options_are_the_callbacks_arguments() -> None:
 
 def test_the_comparison_of_configurations_knows_only_keys_that_exist() -> None:
     """A renamed key would silently stop being exempt when a run is resumed."""
-    from triptych.resume import AUTO, LENGTH_AND_LOGGING, PATHS
+    from triptych.runs.resume import AUTO, LENGTH_AND_LOGGING, PATHS
 
     config = composed("train", "task=charlm")
     for key in (*AUTO, *LENGTH_AND_LOGGING, *PATHS):

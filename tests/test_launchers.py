@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from triptych import folder, launchers
+from triptych import launchers
 from triptych.command import CONF
 from triptych.errors import Requeued, UserError
+from triptych.runs import folder
 from triptych.training.checkpoints import Checkpoints, Interrupted
 
 LAUNCHERS = sorted(file.stem for file in (CONF / "hydra" / "launcher").glob("*.yaml"))

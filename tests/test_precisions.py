@@ -12,11 +12,11 @@ from omegaconf import DictConfig
 from conftest import SUMS, SUMS_MODEL, TINY
 from triptych import build
 from triptych.command import CONF
-from triptych.dashboards.metrics_file import read
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
 from triptych.explained import explain
 from triptych.run import train
+from triptych.runs.metrics_file import read
 from triptych.trained import Trained, evaluate, load, predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,11 +19,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conftest import Composed
 from test_run import rows_of, summary_of
-from triptych import folder, jsonlines
 from triptych.dashboards import report
 from triptych.errors import UserError
-from triptych.folder import RunFolder
 from triptych.run import train
+from triptych.runs import folder, jsonlines
+from triptych.runs.folder import RunFolder
 from triptych.tasks.charlm import CharLMTask
 
 

@@ -20,10 +20,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import triptych
 from conftest import Composed
-from triptych.dashboards import metrics_file
 from triptych.errors import UserError
 from triptych.maps import record
 from triptych.run import train
+from triptych.runs import metrics_file
 from triptych.trained import evaluate, load, predict
 
 

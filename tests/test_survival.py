@@ -14,10 +14,10 @@ import pytest
 from omegaconf import DictConfig
 
 from conftest import Composed
-from triptych import folder
 from triptych.dashboards import report
-from triptych.dashboards.metrics_file import read
 from triptych.run import train
+from triptych.runs import folder
+from triptych.runs.metrics_file import read
 
 KILLS = 20
 SHORT = (

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from triptych import build
 from triptych.dashboards.live import Live
-from triptych.dashboards.metrics_file import MetricsFile
 from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables
 from triptych.distributed.launch import World
 from triptych.explain.beside import Several, beside
-from triptych.folder import RunFolder
 from triptych.maps.callback import MapsCallback
+from triptych.runs.folder import RunFolder
+from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
 from triptych.tasks.base import Task
 from triptych.trained import plain

@@ -22,7 +22,6 @@ from triptych import build, hardware
 from triptych.attention import Attend, AttentionMask
 from triptych.command import CONF
 from triptych.dashboards.live import Live
-from triptych.dashboards.metrics_file import MetricsFile
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
 from triptych.maps.callback import take_maps
@@ -30,6 +29,7 @@ from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM
 from triptych.models.sampling import generate
 from triptych.models.vit import ViT
+from triptych.runs.metrics_file import MetricsFile
 from triptych.tasks.base import Task
 from triptych.trained import measure, quiet
 

@@ -105,7 +105,7 @@ def _fail(sentence: str) -> None:
 def _add_environment(config: Any) -> None:
     from omegaconf import OmegaConf
 
-    from triptych.folder import literal_text
+    from triptych.runs.folder import literal_text
 
     for variable, key in FROM_ENVIRONMENT.items():
         text = os.environ.get(variable)

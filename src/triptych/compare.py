@@ -12,13 +12,13 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
-from triptych import folder
 from triptych.dashboards import compare_page
 from triptych.dashboards.compare_table import Runs, gather
 from triptych.dashboards.compare_terminal import Terminal
 from triptych.dashboards.page import write_whole
 from triptych.errors import UserError
-from triptych.folder import RunFolder
+from triptych.runs import folder
+from triptych.runs.folder import RunFolder
 
 CSV, PAGE, SWEEP = "compare.csv", "compare.html", "sweep.json"
 

@@ -14,17 +14,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, folder, hardware, options
+from triptych import build, hardware, options
 from triptych.assembly import Assembly, assemble, learner
 from triptych.dashboards import publish, report
 from triptych.distributed import launch
 from triptych.distributed.launch import World
 from triptych.errors import Requeued
-from triptych.folder import RunFolder
 from triptych.maps.callback import MapsCallback, check_choice
 from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count
-from triptych.resume import Resumed, named, newest
+from triptych.runs import folder
+from triptych.runs.folder import RunFolder
+from triptych.runs.resume import Resumed, named, newest
 from triptych.sweeps.pruning import Pruned, Trial, trial_of
 from triptych.tasks.base import Task
 from triptych.trained import measure, plain, quiet, weights

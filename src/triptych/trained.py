@@ -19,17 +19,18 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from triptych import build, folder, hardware, options
+from triptych import build, hardware, options
 from triptych.attention import set_backend
 from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.explain.beside import Beside, beside
-from triptych.folder import RunFolder
 from triptych.maps import render
 from triptych.maps.callback import overview, sheet, take_maps
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
+from triptych.runs import folder
+from triptych.runs.folder import RunFolder
 from triptych.tasks.base import Task
 
 console = Console(highlight=False)

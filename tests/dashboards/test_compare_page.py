@@ -12,8 +12,8 @@ from test_report import HOSTILE, island, maps, numbers
 from triptych.compare import Comparison, write
 from triptych.dashboards import map_data
 from triptych.dashboards.page import LIMIT, plotly
-from triptych.folder import RunFolder
 from triptych.maps.record import MapRecord, save
+from triptych.runs.folder import RunFolder
 
 
 def record_of(path: Path, number: int) -> list[MapRecord]:

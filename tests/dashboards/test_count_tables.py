@@ -14,8 +14,8 @@ from test_report import HOSTILE, island, run
 
 from triptych.dashboards import report
 from triptych.dashboards.count_tables import prepare
-from triptych.dashboards.run_folder import Counts, read_tables
 from triptych.dashboards.tables import Tables, write_counts
+from triptych.runs.readers import Counts, read_tables
 from triptych.tasks.base import Table
 
 __all__ = ["run"]  # a fixture of the other file

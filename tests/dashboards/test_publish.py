@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from triptych.dashboards import publish
-from triptych.dashboards.metrics_file import MetricsFile
+from triptych.runs.metrics_file import MetricsFile
 
 
 def test_tensorboard_gets_pictures_and_texts_and_others_are_left_alone(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from conftest import SUMS_MODEL, Composed
-from triptych import folder
 from triptych.command import CONF
-from triptych.dashboards.metrics_file import read
 from triptych.data.batches import TextBatch, TranslationBatch, balanced
 from triptych.distributed import collectives, launch
 from triptych.errors import UserError
 from triptych.run import train
+from triptych.runs import folder
+from triptych.runs.metrics_file import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOGETHER = ("trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu")

@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader
 from conftest import SUMS, SUMS_MODEL, TINY
 from triptych import build
 from triptych.command import CONF
-from triptych.dashboards.metrics_file import read
 from triptych.data.batches import Batch, ImageBatch, TextBatch, TranslationBatch
 from triptych.run import train
+from triptych.runs.metrics_file import read
 from triptych.tasks.base import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from omegaconf import DictConfig
 
-from triptych.dashboards import metrics_file
 from triptych.errors import UserError
 from triptych.maps import record
+from triptych.runs import metrics_file
 
 Compose = Callable[..., DictConfig]
 TRANSFORMER = (

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from omegaconf import DictConfig
 from PIL import Image
 
-from triptych.dashboards import metrics_file
 from triptych.errors import UserError
 from triptych.maps import record
+from triptych.runs import metrics_file
 
 SMALL = (
     "data=digits",

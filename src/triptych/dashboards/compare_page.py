@@ -10,7 +10,7 @@ from urllib.parse import quote
 from triptych.dashboards import map_data
 from triptych.dashboards.compare_table import ABSENT, COSTS, Row, Runs, number, spread, written
 from triptych.dashboards.page import LIMIT, island, render
-from triptych.dashboards.run_folder import read_curves
+from triptych.runs.readers import read_curves
 
 SCRIPTS = ("page.js", "patches.js", "compare.js")  # in this order, after plotly.js
 STYLES = ("report.css", "compare.css")

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from triptych import folder
-from triptych.dashboards import metrics_file
-from triptych.dashboards.run_folder import read_summary
 from triptych.errors import UserError
 from triptych.explain.evaluation.intervals import Interval, t_interval
-from triptych.folder import RunFolder
+from triptych.runs import folder, metrics_file
+from triptych.runs.folder import RunFolder
+from triptych.runs.readers import read_summary
 
 # Where things are, and which trial of a sweep it was, is no difference between two runs.
 IGNORED = ("resume", "runs", "trial")

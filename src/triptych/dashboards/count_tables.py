@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from triptych.dashboards.run_folder import Counts
+from triptych.runs.readers import Counts
 
 NUMBERS = 25  # rows up to which every cell shows its number
 MISTAKES = 8  # of the most frequent ones, in words

@@ -8,15 +8,8 @@ from markupsafe import Markup
 
 from triptych.dashboards import count_tables, explanations, final_metrics, head_data, map_data
 from triptych.dashboards.page import LIMIT, island, render, write_whole
-from triptych.dashboards.run_folder import (
-    read_alignments,
-    read_config,
-    read_curves,
-    read_samples,
-    read_summary,
-    read_tables,
-)
 from triptych.errors import UserError
+from triptych.runs.readers import read_alignments, read_config, read_curves, read_samples, read_summary, read_tables
 
 SCRIPTS = (
     "page.js",

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from triptych import jsonlines
 from triptych.dashboards import publish
-from triptych.folder import write_atomically
 from triptych.maps.capture import probing
+from triptych.runs import jsonlines
+from triptych.runs.folder import write_atomically
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 

@@ -24,11 +24,11 @@ from triptych.explain.evaluation.judging import Judging, Scores
 from triptych.explain.examples import examples
 from triptych.explain.methods.registry import METHODS, chosen
 from triptych.explain.targets import PairSubject, Subject, subjects
-from triptych.folder import write_atomically
 from triptych.maps.capture import probing, sites
 from triptych.maps.labels import shortened
 from triptych.maps.rankings import ranking_picture
 from triptych.maps.render import Picture
+from triptych.runs.folder import write_atomically
 from triptych.tasks.base import Task
 
 FILE = "explain.json"

@@ -12,7 +12,6 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from triptych import folder
 from triptych.data.batches import TextBatch, generator_for
 from triptych.data.characters import CharacterData
 from triptych.explain.evaluation.intervals import Interval
@@ -20,6 +19,7 @@ from triptych.explain.evaluation.stability import HEADS_FILE, over_examples
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import Head, ablations, contexts, evaluating, importance, normalised
 from triptych.maps.capture import Captured, capture, probing, signed, sites
+from triptych.runs import folder
 from triptych.tasks.base import Task
 
 LOOKED_AT = 32  # validation examples that statistics are taken of

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triptych.data.tokenizers import words
-from triptych.folder import RunFolder
+from triptych.runs.folder import RunFolder
 from triptych.tasks.translation_metrics import score, tokenizer_for
 
 GROUPS = 4  # of lengths, with about as many sentences in each

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from omegaconf import DictConfig, open_dict
 from pytorch_lightning.trainer.states import TrainerFn
 
-from triptych.folder import CONFIG, RunFolder, literal_text
+from triptych.runs.folder import CONFIG, RunFolder, literal_text
 from triptych.sweeps.record import SweepFolder
 
 

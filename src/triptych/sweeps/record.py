@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from triptych.errors import UserError
-from triptych.folder import RunFolder, write_atomically
+from triptych.runs.folder import RunFolder, write_atomically
 
 RECORD = "sweep.json"
 OVER = ("finished", "failed", "pruned")  # the other statuses, running and interrupted, can be gone on with

@@ -17,7 +17,7 @@ from triptych.dashboards.final_metrics import SEEDS_FILE
 from triptych.errors import UserError
 from triptych.explain.evaluation.intervals import t_interval
 from triptych.explain.evaluation.stability import HEADS_FILE, over_runs
-from triptych.folder import write_atomically
+from triptych.runs.folder import write_atomically
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis
 

@@ -13,8 +13,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import build, folder, launchers
+from triptych import build, launchers
 from triptych.errors import UserError
+from triptych.runs import folder
 from triptych.sentences import refuse_added
 from triptych.sweeps import results, settings, space
 from triptych.sweeps.plans import Grid, Plan, claim

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from triptych.errors import Requeued
-from triptych.folder import RunFolder
+from triptych.runs.folder import RunFolder
 from triptych.sentences import sentence
 from triptych.sweeps.plans import ending
 from triptych.sweeps.pruning import Pruned

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from triptych import stored
+from triptych.runs import stored
 
 IMAGES = {"_target_": "triptych.data.images.ImageData", "splits": {"train": "train", "validation": 0.1, "test": "test"}}
 PAIRS = {

@@ -13,8 +13,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import jsonlines, stored
 from triptych.errors import UserError
+from triptych.runs import jsonlines, stored
 
 CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 ANSWERS = "test-answers.jsonl"

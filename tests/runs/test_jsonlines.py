@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych import jsonlines
 from triptych.dashboards import report, samples
-from triptych.dashboards.run_folder import read_alignments, read_curves, read_samples
 from triptych.errors import UserError
-from triptych.folder import ANSWERS, RunFolder
+from triptych.runs import jsonlines
+from triptych.runs.folder import ANSWERS, RunFolder
+from triptych.runs.readers import read_alignments, read_curves, read_samples
 
 SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # of lines, to str.splitlines
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from triptych import folder
 from triptych.errors import UserError
-from triptych.folder import RunFolder, differing, escaped, literal_text, write_atomically
+from triptych.runs import folder
+from triptych.runs.folder import RunFolder, differing, escaped, literal_text, write_atomically
 
 
 def test_a_new_folder_is_locked_until_it_is_released(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from triptych.dashboards.metrics_file import MetricsFile, read
+from triptych.runs.metrics_file import MetricsFile, read
 
 
 def lines(path: Path) -> list[list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from triptych import jsonlines
+from triptych.runs import jsonlines
 
 _TIME_COLUMNS = ("wall_seconds", "seconds", "wall_time", "elapsed", "time")
 _POINTS = 1000  # of one curve; more cannot be seen on a page

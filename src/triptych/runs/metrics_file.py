@@ -10,7 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from triptych.folder import write_atomically
+from triptych.runs.folder import write_atomically
 
 FIRST = ("step", "epoch", "seconds")
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import folder
-from triptych.dashboards import metrics_file
 from triptych.errors import UserError
-from triptych.folder import RunFolder
+from triptych.runs import folder, metrics_file
+from triptych.runs.folder import RunFolder
 
 # Left out when configurations are compared: how to resume, and where things are.
 PATHS = ("resume", "runs", "data.path")
