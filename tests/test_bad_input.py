@@ -139,7 +139,7 @@ def test_parts_that_do_not_belong_together(said: Said, composed: Composed) -> No
     foreign = "model._target_=torch.nn.Linear"
     assert "task=charlm does not go with model=Linear" in said(foreign)
     assert "task=charlm does not go with data=DataLoader" in said("data._target_=torch.utils.data.DataLoader")
-    from triptych import build
+    from triptych.config import build
     from triptych.errors import UserError
 
     config = composed("+recipe={name: a, task: vit}")

@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from conftest import SUMS, SUMS_MODEL, TINY
-from triptych import build
 from triptych.command import CONF
+from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
 from triptych.explained import explain

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 
-from triptych import build
+from triptych.config import build
 from triptych.dashboards.live import Live
 from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables

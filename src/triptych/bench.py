@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from triptych import build, hardware
+from triptych import hardware
 from triptych.attention import Attend, AttentionMask
 from triptych.command import CONF
+from triptych.config import build
 from triptych.dashboards.live import Live
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout

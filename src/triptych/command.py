@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from triptych.config.messages import CONF, refuse_added, sentence
 from triptych.errors import UserError
-from triptych.sentences import CONF, refuse_added, sentence
 
 # Free text and paths reach us here as they were typed; see the Makefile.
 FROM_ENVIRONMENT = {

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import Progress
 
-from triptych import options
 from triptych.attention import set_backend
+from triptych.config import validate
 from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.data.images import ImageData
@@ -98,7 +98,7 @@ def _settings(config: DictConfig) -> Settings:
         _whole(config, name, least)
     if config.points is not None:
         _whole(config, "points", 1)
-    options.check(OmegaConf.create(chosen), Settings, "")
+    validate.check(OmegaConf.create(chosen), Settings, "")
     return Settings(**chosen)
 
 

@@ -14,8 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from triptych import build, hardware, options
+from triptych import hardware
 from triptych.assembly import Assembly, assemble, learner
+from triptych.config import build, validate
 from triptych.dashboards import publish, report
 from triptych.distributed import launch
 from triptych.distributed.launch import World
@@ -39,8 +40,8 @@ def train(config: DictConfig) -> RunFolder:
     quiet()
     trial = trial_of(config)
     task_class = build.check(config)
-    options.check(config.maps, MapsCallback.__init__, "maps")
-    options.check(config.sample, task_class.sample, "sample")
+    validate.check(config.maps, MapsCallback.__init__, "maps")
+    validate.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
     config.trainer.precision = hardware.full_name(config.trainer.precision)
     with launch.world(build.processes(config), **build.meeting(config)) as world:

@@ -19,8 +19,9 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from triptych import build, hardware, options
+from triptych import hardware
 from triptych.attention import set_backend
+from triptych.config import build, validate
 from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
@@ -190,7 +191,7 @@ def _for_the_task(config: DictConfig, function: Callable[..., Any], task: Task) 
             known = ", ".join(name for name in takes if name not in ("data", "given"))
             raise UserError(f"{name}= says nothing to task={task.name}; it takes: {known}")
     chosen = {key: option for key, option in plain(config).items() if key in inspect.signature(function).parameters}
-    options.check(OmegaConf.create(chosen), function, "")
+    validate.check(OmegaConf.create(chosen), function, "")
     return chosen
 
 

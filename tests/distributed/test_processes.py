@@ -300,7 +300,7 @@ def test_a_launcher_that_started_another_number(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_sharding_needs_matrices_in_one_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from triptych import build
+    from triptych.config import build
 
     monkeypatch.setattr(build, "_device", lambda accelerator: torch.device("cuda"))
     with pytest.raises(UserError, match="trainer=fsdp splits the matrices that optimizer=muon needs whole"):
@@ -311,7 +311,7 @@ def test_sharding_needs_matrices_in_one_piece(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_sharded_model_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two CPU processes, which people are refused: the same code as on GPUs, whose kernels are all that differs."""
-    from triptych import build
+    from triptych.config import build
 
     one = train(digits(tmp_path / "one", "maps.every_n_steps=10", "ema=null")).path
     monkeypatch.setattr(build, "_check_processes", lambda config: None)

@@ -60,7 +60,7 @@ def sums() -> Path:
 @cache
 def data_of(name: str) -> Any:
     """Opened data; a test reads them and changes nothing."""
-    from triptych import build
+    from triptych.config import build
 
     data = build.build_data(config_of(name))
     data.open()
@@ -70,7 +70,7 @@ def data_of(name: str) -> Any:
 @cache
 def task_and_data(name: str, *more: str) -> tuple[Any, Any]:
     """A task of re-initialised weights in eval mode, and opened data."""
-    from triptych import build
+    from triptych.config import build
 
     config, data = config_of(name, *more), data_of(name)
     model = reinitialised(build.build_model(config, data.sizes), 1)

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 from conftest import TINY
 from triptych.command import command
+from triptych.config.messages import CONF
 from triptych.run import train
-from triptych.sentences import CONF
 from triptych.sweeps.record import SweepFolder, all_sweeps
 from triptych.tasks.charlm import CharLMTask
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from conftest import SUMS, SUMS_MODEL, TINY
-from triptych import build
 from triptych.command import CONF
+from triptych.config import build
 from triptych.data.batches import Batch, ImageBatch, TextBatch, TranslationBatch
 from triptych.run import train
 from triptych.runs.metrics_file import read

@@ -28,7 +28,7 @@ NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine
 
 def built(config: DictConfig) -> tuple[Any, Any]:
     """A task with its model, and opened data."""
-    from triptych import build
+    from triptych.config import build
 
     data = build.build_data(config)
     data.open()

@@ -47,7 +47,7 @@ def built(*overrides: str) -> tuple[Any, Any]:
     """A task with its model, and opened data."""
     from hydra.utils import instantiate
 
-    from triptych import build
+    from triptych.config import build
 
     config = compose_vit(*overrides)
     data = instantiate(config.data)
@@ -167,8 +167,8 @@ def test_what_does_not_fit_is_refused(override: str, said: str, tmp_path: Path, 
 def test_the_sentence_is_the_users_also_from_inside_hydra(tmp_path: Path) -> None:
     from hydra.errors import InstantiationException
 
+    from triptych.config.messages import _configuration_sentence
     from triptych.run import train
-    from triptych.sentences import _configuration_sentence
 
     with pytest.raises(InstantiationException) as caught:
         train(compose_vit("model.patch_size=3", f"runs={tmp_path}"))
@@ -178,7 +178,7 @@ def test_the_sentence_is_the_users_also_from_inside_hydra(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("override", ["ema=1.5", "ema=true", "ema=much"])
 def test_a_decay_that_is_none_is_refused(override: str) -> None:
-    from triptych import build
+    from triptych.config import build
 
     with pytest.raises(UserError, match=override.replace("true", "True")):
         build.check(compose_vit(override))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import options
+from triptych.config import validate
 from triptych.errors import UserError
 
 LEAST = {"trials": 1, "at_once": 1, "startup": 0, "seed": 0}
@@ -40,7 +40,7 @@ class Settings:
 
 def read(config: DictConfig) -> Settings:
     """Settings as configured, ``metric`` and ``mode`` filled in from ``watch``. Raises UserError for wrong ones."""
-    options.check(config.sweep, Settings, "sweep")
+    validate.check(config.sweep, Settings, "sweep")
     given: dict[str, Any] = OmegaConf.to_container(config.sweep, resolve=True)  # type: ignore[assignment]
     if given["metric"] is None or given["metric"] == config.watch.metric:
         given["metric"], given["mode"] = config.watch.metric, given["mode"] or config.watch.mode

@@ -13,10 +13,11 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import build, launchers
+from triptych import launchers
+from triptych.config import build
+from triptych.config.messages import refuse_added
 from triptych.errors import UserError
 from triptych.runs import folder
-from triptych.sentences import refuse_added
 from triptych.sweeps import results, settings, space
 from triptych.sweeps.plans import Grid, Plan, claim
 from triptych.sweeps.record import OVER, Record, SweepFolder, all_sweeps, new_id, of_number

@@ -12,9 +12,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from triptych.config.messages import sentence
 from triptych.errors import Requeued
 from triptych.runs.folder import RunFolder
-from triptych.sentences import sentence
 from triptych.sweeps.plans import ending
 from triptych.sweeps.pruning import Pruned
 from triptych.sweeps.record import SweepFolder

@@ -12,7 +12,8 @@ from lightning_fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import nn
 
-from triptych import hardware, options
+from triptych import hardware
+from triptych.config import validate
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task
@@ -70,7 +71,7 @@ def check(config: DictConfig) -> type[Task]:
     if ema is not None and (type(ema) is not float or not 0 < ema < 1):
         raise UserError(f"ema={ema}; it must be null, or a number between 0 and 1 such as 0.99")
     for part in ("data", "model", "attention", "optimizer", "scheduler"):
-        options.check(config[part], get_method(config[part]._target_), part)
+        validate.check(config[part], get_method(config[part]._target_), part)
     if config.compile not in (True, False, "auto"):
         raise UserError(f"compile={config.compile}; it must be true, false or auto")
     _device(config.trainer.accelerator)

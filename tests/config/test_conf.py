@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import options
 from triptych.command import CONF, FROM_ENVIRONMENT
+from triptych.config import validate
 from triptych.maps.callback import MapsCallback
 
 FILES = sorted(CONF.rglob("*.yaml"))
@@ -90,7 +90,7 @@ def test_every_option_composes_and_names_only_real_arguments(group: str, stem: s
 def test_values_have_the_types_that_signatures_declare(task: str) -> None:
     config = composed("train", f"task={task}")
     for part in ("data", "model", "attention", "optimizer", "scheduler"):
-        options.check(config[part], get_method(config[part]._target_), part)
+        validate.check(config[part], get_method(config[part]._target_), part)
 
 
 def test_maps_options_are_the_callbacks_arguments() -> None:
