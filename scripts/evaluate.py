@@ -3,6 +3,6 @@
 from triptych.command import command
 
 if __name__ == "__main__":
-    from triptych.trained import evaluate
+    from triptych.inference.trained import evaluate
 
     command(evaluate, "evaluate")

@@ -3,6 +3,6 @@
 from triptych.command import command
 
 if __name__ == "__main__":
-    from triptych.trained import rebuild_report
+    from triptych.inference.trained import rebuild_report
 
     command(rebuild_report, "report")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+import triptych.inference.trained
 import triptych.run
-import triptych.trained
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
 from triptych.command import CONF, command
@@ -26,9 +26,9 @@ from triptych.training.checkpoints import WholeFiles
 
 COMMANDS = {
     "train": triptych.run.train,
-    "evaluate": triptych.trained.evaluate,
-    "predict": triptych.trained.predict,
-    "report": triptych.trained.rebuild_report,
+    "evaluate": triptych.inference.trained.evaluate,
+    "predict": triptych.inference.trained.predict,
+    "report": triptych.inference.trained.rebuild_report,
 }
 
 Said = Callable[..., str]
@@ -353,7 +353,7 @@ def test_a_path_of_strange_letters_trains_and_evaluates(
     monkeypatch.delenv("TRIPTYCH_DATA_PATH")
     measured: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["evaluate", f"run={run.path}"])
-    command(lambda config: measured.append(triptych.trained.evaluate(config)), "evaluate")
+    command(lambda config: measured.append(triptych.inference.trained.evaluate(config)), "evaluate")
     assert measured == [summary_of(run.path)["metrics"]]
 
 

@@ -15,9 +15,9 @@ from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
 from triptych.explained import explain
+from triptych.inference.trained import Trained, evaluate, load, predict
 from triptych.run import train
 from triptych.runs.metrics_file import read
-from triptych.trained import Trained, evaluate, load, predict
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = {

@@ -21,10 +21,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import triptych
 from conftest import Composed
 from triptych.errors import UserError
+from triptych.inference.trained import evaluate, load, predict
 from triptych.maps import record
 from triptych.run import train
 from triptych.runs import metrics_file
-from triptych.trained import evaluate, load, predict
 
 
 def rows_of(run: Path) -> list[dict[str, float]]:

@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "load": "triptych.trained",
+    "load": "triptych.inference.trained",
     "Attend": "triptych.attention",
     "AttentionMask": "triptych.attention",
     "KeyValueCache": "triptych.attention",

@@ -14,12 +14,12 @@ from triptych.dashboards.samples import Samples
 from triptych.dashboards.tables import Tables
 from triptych.distributed.launch import World
 from triptych.explain.beside import Several, beside
+from triptych.inference.trained import plain
 from triptych.maps.callback import MapsCallback
 from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
 from triptych.tasks.base import Task
-from triptych.trained import plain
 from triptych.training.checkpoints import Checkpoints, WholeFiles
 from triptych.training.ema import Averaged
 from triptych.training.sharding import Whole

@@ -25,6 +25,7 @@ from triptych.config import build
 from triptych.dashboards.live import Live
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
+from triptych.inference.trained import measure, quiet
 from triptych.maps.callback import take_maps
 from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM
@@ -32,7 +33,6 @@ from triptych.models.sampling import generate
 from triptych.models.vit import ViT
 from triptych.runs.metrics_file import MetricsFile
 from triptych.tasks.base import Task
-from triptych.trained import measure, quiet
 
 WARM_UP = 20  # steps or calls that are run and not counted
 

@@ -20,9 +20,9 @@ from triptych.explain.aligning import CHOICE_FILE
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
+from triptych.inference.trained import Trained, draw_maps, file_name, load, plain, quiet
 from triptych.maps import render
 from triptych.maps.capture import sites
-from triptych.trained import Trained, draw_maps, file_name, load, plain, quiet
 
 console = Console(highlight=False)
 DRAWN = 4  # examples of a split whose maps are drawn

@@ -21,6 +21,7 @@ from triptych.dashboards import publish, report
 from triptych.distributed import launch
 from triptych.distributed.launch import World
 from triptych.errors import Requeued
+from triptych.inference.trained import measure, plain, quiet, weights
 from triptych.maps.callback import MapsCallback, check_choice
 from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count
@@ -29,7 +30,6 @@ from triptych.runs.folder import RunFolder
 from triptych.runs.resume import Resumed, named, newest
 from triptych.sweeps.pruning import Pruned, Trial, trial_of
 from triptych.tasks.base import Task
-from triptych.trained import measure, plain, quiet, weights
 from triptych.training.checkpoints import Interrupted
 
 console = Console(highlight=False)

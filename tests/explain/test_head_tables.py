@@ -40,7 +40,7 @@ def kept(run: Path) -> dict[str, Any]:
 
 
 def loaded(run: Path) -> Any:
-    from triptych.trained import load
+    from triptych.inference.trained import load
 
     found = load(run)
     found.data.open()

@@ -152,8 +152,8 @@ def test_maps_say_which_words_meet_in_which_operation(translator: Path) -> None:
 def predict(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     from hydra import compose, initialize_config_dir
 
-    from triptych import trained
     from triptych.command import CONF
+    from triptych.inference import trained
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("predict")

@@ -136,7 +136,7 @@ def test_top_5_is_measured_where_there_are_more_than_5_classes() -> None:
 
 
 def test_words_for_an_image(run: Path) -> None:
-    from triptych.trained import load
+    from triptych.inference.trained import load
 
     trained = load(run)
     trained.data.open()
@@ -218,7 +218,7 @@ def test_records_say_which_patch_is_where_and_what_was_predicted(run: Path) -> N
 
 
 def test_the_logged_accuracy_is_the_share_of_right_answers(run: Path) -> None:
-    from triptych.trained import load
+    from triptych.inference.trained import load
 
     trained = load(run)
     trained.data.open()
@@ -279,7 +279,7 @@ def test_predict_answers_files_and_folders(run: Path, tmp_path: Path, capsys: py
     from omegaconf import OmegaConf
 
     from triptych.command import CONF
-    from triptych.trained import predict
+    from triptych.inference.trained import predict
 
     Image.new("RGBA", (31, 17), (9, 9, 9, 40)).save(tmp_path / "one.png")
     Image.new("CMYK", (8, 8)).save(tmp_path / "two.jpg")
@@ -310,8 +310,8 @@ def test_options_of_another_task_are_refused(run: Path, monkeypatch: pytest.Monk
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from triptych import trained as running
     from triptych.command import CONF
+    from triptych.inference import trained as running
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("predict", overrides=["temperature=0.5"])

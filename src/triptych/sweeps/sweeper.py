@@ -17,6 +17,7 @@ from triptych import launchers
 from triptych.config import build
 from triptych.config.messages import refuse_added
 from triptych.errors import UserError
+from triptych.inference.trained import quiet
 from triptych.runs import folder
 from triptych.sweeps import results, settings, space
 from triptych.sweeps.plans import Grid, Plan, claim
@@ -25,7 +26,6 @@ from triptych.sweeps.search import Search, installed
 from triptych.sweeps.settings import Settings
 from triptych.sweeps.space import Space
 from triptych.sweeps.trial import Outcome, RunTrial, stoppable
-from triptych.trained import quiet
 
 NAME = "hydra_plugins.triptych.Sweep"
 # What may change between a sweep and its continuation: how it is run, not what it compares.
