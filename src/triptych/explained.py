@@ -21,8 +21,8 @@ from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
 from triptych.inference.trained import Trained, draw_maps, file_name, load, plain, quiet
-from triptych.maps import render
 from triptych.maps.capture import sites
+from triptych.pictures import render
 
 console = Console(highlight=False)
 DRAWN = 4  # examples of a split whose maps are drawn

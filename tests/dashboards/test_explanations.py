@@ -19,8 +19,8 @@ from triptych.dashboards import explanations, report
 from triptych.dashboards.whiskers import on_one_scale, read_interval, sentence
 from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.verdicts import verdict
-from triptych.maps import rankings
 from triptych.maps.record import save
+from triptych.pictures import rankings
 
 __all__ = ["run"]  # a fixture of the other file
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from pytorch_lightning.trainer.states import TrainerFn
 
 from triptych.dashboards import publish
-from triptych.maps import fonts
-from triptych.maps.render import Picture, write_png, written
+from triptych.pictures import fonts
+from triptych.pictures.render import Picture, write_png, written
 from triptych.tasks.base import Table, Task
 
 _MOST = 25  # rows up to which every cell has its number, and every name is written

@@ -26,12 +26,13 @@ from triptych.explain.alignment.alignment import (
     read_links,
     soft,
 )
-from triptych.maps import record, render
-from triptych.maps.alignments import alignment, over_time
+from triptych.maps import record
 from triptych.maps.capture import capture, probing, sites
 from triptych.maps.labels import shortened
-from triptych.maps.render import Picture
 from triptych.models.rnn_translator import RNNTranslator
+from triptych.pictures import render
+from triptych.pictures.alignments import alignment, over_time
+from triptych.pictures.render import Picture
 from triptych.runs.folder import write_atomically
 from triptych.tasks.translation import TranslationTask
 

@@ -26,8 +26,8 @@ from triptych.explain.methods.registry import METHODS, chosen
 from triptych.explain.targets import PairSubject, Subject, subjects
 from triptych.maps.capture import probing, sites
 from triptych.maps.labels import shortened
-from triptych.maps.rankings import ranking_picture
-from triptych.maps.render import Picture
+from triptych.pictures.rankings import ranking_picture
+from triptych.pictures.render import Picture
 from triptych.runs.folder import write_atomically
 from triptych.tasks.base import Task
 

@@ -26,10 +26,10 @@ from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.explain.beside import Beside, beside
-from triptych.maps import render
 from triptych.maps.callback import overview, sheet, take_maps
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
+from triptych.pictures import render
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 from triptych.tasks.base import Task

@@ -11,9 +11,10 @@ from torch import nn
 from triptych.dashboards import publish, report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
-from triptych.maps import images, record, render
+from triptych.maps import record
 from triptych.maps.capture import capture, choose_heads, choose_sites, probing, sites
 from triptych.maps.record import MapRecord
+from triptych.pictures import images, render
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 

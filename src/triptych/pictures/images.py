@@ -18,7 +18,7 @@ from torch import Tensor
 from triptych.explain.heads.patterns import patch_distance
 from triptych.maps.labels import shortened
 from triptych.maps.record import MapRecord
-from triptych.maps.render import Page, Picture
+from triptych.pictures.render import Page, Picture
 
 _SHEET = 240  # px, about how long the longer side of a picture is in a sheet
 _OVERVIEW = 112

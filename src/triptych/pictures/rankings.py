@@ -14,10 +14,10 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
-from triptych.maps import fonts
-from triptych.maps.images import enlarged, overlay
 from triptych.maps.labels import label
-from triptych.maps.render import Page, Picture, written
+from triptych.pictures import fonts
+from triptych.pictures.images import enlarged, overlay
+from triptych.pictures.render import Page, Picture, written
 
 _SIDE = 200  # px, about how long the longer side of an overlay is
 _FONT = 14  # px

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from triptych.explain.alignment.alignment import Choice, Links, read_links
-from triptych.maps.alignments import alignment, over_time
+from triptych.pictures.alignments import alignment, over_time
 
 CHOICE = Choice(1, "shifted", "mean")
 WHITE, DARKEST, GOLD = (255, 255, 255), (20, 29, 77), (224, 84, 10)

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
-from triptych.maps import fonts
 from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord
+from triptych.pictures import fonts
 
 Picture = npt.NDArray[np.uint8]  # height, width, 3
 _Floats = npt.NDArray[np.float32]

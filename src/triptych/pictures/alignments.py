@@ -16,8 +16,8 @@ from matplotlib.transforms import IdentityTransform
 
 from triptych.attention.shapes import Float, Tensor
 from triptych.explain.alignment.alignment import Choice, Link, Links
-from triptych.maps import fonts, render
-from triptych.maps.render import Page, Picture
+from triptych.pictures import fonts, render
+from triptych.pictures.render import Page, Picture
 
 _ALONE, _BESIDE = 900, 420  # px, about how long the longer side of a matrix is, alone and beside others
 _SMALLEST_CELL, _LARGEST_CELL = 2, 60  # px

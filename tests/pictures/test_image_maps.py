@@ -11,9 +11,9 @@ from test_record import record
 
 from triptych.attention import Attend
 from triptych.maps.capture import capture
-from triptych.maps.images import attention_distance, distances, enlarged, overlay, overview, patch_weights, sheet
 from triptych.maps.record import MapRecord, load, save
 from triptych.models.vit import ViT
+from triptych.pictures.images import attention_distance, distances, enlarged, overlay, overview, patch_weights, sheet
 
 GRID = (2, 3)
 PREFIX = ("CLS", "R1")

@@ -12,10 +12,10 @@ from test_record import record
 
 from triptych.dashboards import tables
 from triptych.explain.alignment.alignment import Choice
-from triptych.maps import fonts
-from triptych.maps.alignments import alignment
-from triptych.maps.rankings import ranking_picture
-from triptych.maps.render import overview, sheet, written
+from triptych.pictures import fonts
+from triptych.pictures.alignments import alignment
+from triptych.pictures.rankings import ranking_picture
+from triptych.pictures.render import overview, sheet, written
 from triptych.tasks.base import Table
 
 NOBODYS = "\U0010fffc\U0010fffd"  # private use, of the last plane: no font gives them a meaning

@@ -13,7 +13,7 @@ from test_record import causal_weights, record
 
 from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord
-from triptych.maps.render import overview, sheet, write_png
+from triptych.pictures.render import overview, sheet, write_png
 
 DARKEST, HATCH = (20, 29, 77), ((226, 226, 222), (196, 196, 190))
 CELL = 24  # px of a cell in a small map
