@@ -5,7 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from triptych.dashboards import publish
+from triptych.loggers import publish
 from triptych.maps.capture import probing
 from triptych.runs import jsonlines
 from triptych.runs.folder import write_atomically

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pytorch_lightning.trainer.states import TrainerFn
 
-from triptych.dashboards import publish
+from triptych.loggers import publish
 from triptych.pictures import fonts
 from triptych.pictures.render import Picture, write_png, written
 from triptych.tasks.base import Table, Task

@@ -13,7 +13,6 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
 
-from triptych.dashboards import publish
 from triptych.data.batches import Probe, TranslationBatch
 from triptych.data.tokenizers import BLANK, PAD_ID, without_gaps
 from triptych.data.translation import TranslationData
@@ -26,6 +25,7 @@ from triptych.explain.alignment.alignment import (
     read_links,
     soft,
 )
+from triptych.loggers import publish
 from triptych.maps import record
 from triptych.maps.capture import capture, probing, sites
 from triptych.maps.labels import shortened

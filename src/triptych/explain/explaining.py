@@ -16,7 +16,6 @@ from PIL import Image
 from rich.table import Table
 from torch import Tensor
 
-from triptych.dashboards import publish
 from triptych.data.batches import Probe
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.evaluation import verdicts
@@ -24,6 +23,7 @@ from triptych.explain.evaluation.judging import Judging, Scores
 from triptych.explain.examples import examples
 from triptych.explain.methods.registry import METHODS, chosen
 from triptych.explain.targets import PairSubject, Subject, subjects
+from triptych.loggers import publish
 from triptych.maps.capture import probing, sites
 from triptych.maps.labels import shortened
 from triptych.pictures.rankings import ranking_picture

@@ -8,9 +8,10 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import nn
 
-from triptych.dashboards import publish, report
+from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
+from triptych.loggers import publish
 from triptych.maps import record
 from triptych.maps.capture import capture, choose_heads, choose_sites, probing, sites
 from triptych.maps.record import MapRecord

@@ -8,7 +8,7 @@ from PIL import Image
 from pytorch_lightning.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from triptych.dashboards import publish
+from triptych.loggers import publish
 from triptych.runs.metrics_file import MetricsFile
 
 
