@@ -8,14 +8,14 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 
+from triptych.callbacks.analysis import Several, beside
+from triptych.callbacks.maps import MapsCallback
+from triptych.callbacks.progress import Live
+from triptych.callbacks.samples import Samples
+from triptych.callbacks.tables import Tables
 from triptych.config import build
-from triptych.dashboards.live import Live
-from triptych.dashboards.samples import Samples
-from triptych.dashboards.tables import Tables
 from triptych.distributed.launch import World
-from triptych.explain.beside import Several, beside
 from triptych.inference.trained import plain
-from triptych.maps.callback import MapsCallback
 from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial

@@ -20,13 +20,13 @@ from torch import nn
 
 from triptych import hardware
 from triptych.attention import Attend, AttentionMask
+from triptych.callbacks.maps import take_maps
+from triptych.callbacks.progress import Live
 from triptych.command import CONF
 from triptych.config import build
-from triptych.dashboards.live import Live
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
 from triptych.inference.trained import measure, quiet
-from triptych.maps.callback import take_maps
 from triptych.maps.capture import capture, probing
 from triptych.models.charlm import CharLM
 from triptych.models.sampling import generate

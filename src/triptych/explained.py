@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from triptych.attention import set_backend
+from triptych.callbacks.aligning import CHOICE_FILE
 from triptych.config import validate
 from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.data.images import ImageData
 from triptych.errors import UserError
 from triptych.explain import explaining
-from triptych.explain.aligning import CHOICE_FILE
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings

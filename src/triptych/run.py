@@ -16,6 +16,7 @@ from rich.text import Text
 
 from triptych import hardware
 from triptych.assembly import Assembly, assemble, learner
+from triptych.callbacks.maps import MapsCallback, check_choice
 from triptych.config import build, validate
 from triptych.dashboards import report
 from triptych.distributed import launch
@@ -23,7 +24,6 @@ from triptych.distributed.launch import World
 from triptych.errors import Requeued
 from triptych.inference.trained import measure, plain, quiet, weights
 from triptych.loggers import publish
-from triptych.maps.callback import MapsCallback, check_choice
 from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count
 from triptych.runs import folder

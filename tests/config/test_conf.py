@@ -9,9 +9,9 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
+from triptych.callbacks.maps import MapsCallback
 from triptych.command import CONF, FROM_ENVIRONMENT
 from triptych.config import validate
-from triptych.maps.callback import MapsCallback
 
 FILES = sorted(CONF.rglob("*.yaml"))
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())

@@ -12,9 +12,9 @@ import torch
 from browser import Browser, needs_chromium
 from test_report import HOSTILE, island, run
 
+from triptych.callbacks.tables import Tables, write_counts
 from triptych.dashboards import report
 from triptych.dashboards.count_tables import prepare
-from triptych.dashboards.tables import Tables, write_counts
 from triptych.runs.readers import Counts, read_tables
 from triptych.tasks.base import Table
 

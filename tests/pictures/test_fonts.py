@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_record import record
 
-from triptych.dashboards import tables
+from triptych.callbacks import tables
 from triptych.explain.alignment.alignment import Choice
 from triptych.pictures import fonts
 from triptych.pictures.alignments import alignment

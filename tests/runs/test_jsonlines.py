@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.dashboards import report, samples
+from triptych.callbacks import samples
+from triptych.dashboards import report
 from triptych.errors import UserError
 from triptych.runs import jsonlines
 from triptych.runs.folder import ANSWERS, RunFolder

@@ -334,7 +334,7 @@ def test_a_run_is_scored_as_its_language_needs_it(
     compose_translation: Compose, tmp_path: Path, one_thread: None
 ) -> None:
     """From the setting and the locale to the signature in the notes, and to the table by lengths."""
-    from triptych.explain import lengths
+    from triptych.callbacks import lengths
     from triptych.run import train
 
     options = (*TRANSFORMER, "trainer.max_steps=4", "validations=1", "maps=none", f"runs={tmp_path}")

@@ -21,12 +21,12 @@ from torch import nn
 
 from triptych import hardware
 from triptych.attention import set_backend
+from triptych.callbacks.analysis import Beside, beside
+from triptych.callbacks.maps import overview, sheet, take_maps
 from triptych.config import build, validate
 from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
-from triptych.explain.beside import Beside, beside
-from triptych.maps.callback import overview, sheet, take_maps
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
 from triptych.pictures import render

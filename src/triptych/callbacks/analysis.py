@@ -59,11 +59,11 @@ def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) ->
 
     explain: ``examples`` and ``seconds`` of `explaining.Verdicts`; None where no run is ending.
     """
-    from triptych.explain.head_tables import Heads  # imported here: a run needs them, its configuration does not
+    from triptych.callbacks.head_tables import Heads  # imported here: a run needs them, its configuration does not
 
     found: list[Beside] = [Heads(folder=folder)]
     if task == "translation":
-        from triptych.explain.aligning import Aligning
+        from triptych.callbacks.aligning import Aligning
 
         found.insert(0, Aligning(folder=folder))
     if explain is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from triptych.explain.lengths import by_length
+from triptych.callbacks.lengths import by_length
 
 
 def rows(*lengths_and_right: tuple[int, bool]) -> list[dict[str, str]]:

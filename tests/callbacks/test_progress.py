@@ -8,8 +8,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from triptych.dashboards import live
-from triptych.dashboards.live import Live
+from triptych.callbacks import progress
+from triptych.callbacks.progress import Live
 from triptych.tasks.charlm import CharLMTask
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # a stand-in for Lightning's Trainer will do
@@ -50,7 +50,7 @@ def run(
 ) -> tuple[Live, Rows, str]:
     """Show updates that take ``seconds`` each, of so many characters per batch in turn."""
     now = 0.0
-    monkeypatch.setattr(live.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
     shown = io.StringIO()
     view = view or Live(unit="characters", console=Console(file=shown, width=120), log_every=log_every)
     logger = Rows()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from triptych.dashboards.tables import draw
+from triptych.callbacks.tables import draw
 from triptych.tasks.base import Table
 
 

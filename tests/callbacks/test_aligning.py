@@ -38,7 +38,7 @@ class Copier(nn.Module):
 @pytest.mark.usefixtures("unchecked")
 def test_masking_finds_the_word_that_a_target_word_is_copied_from() -> None:
     """Source words 0 (tokens 4 5), 1 (6), 2 (7); the target is words 2, 0, 1: crossed, and of unequal length."""
-    from triptych.explain.aligning import masked_links
+    from triptych.callbacks.aligning import masked_links
 
     order = [3, 0, 1, 2]
     batch = TranslationBatch(
@@ -61,7 +61,7 @@ def loaded(run: Path) -> Any:
 
 
 def test_the_choice_is_made_on_validation_and_read_on_test(translator: Path) -> None:
-    from triptych.explain.aligning import choose, table_of
+    from triptych.callbacks.aligning import choose, table_of
     from triptych.explain.alignment.alignment import Choice
 
     trained = loaded(translator)
@@ -97,7 +97,7 @@ def test_the_run_keeps_every_layer_row_and_head(translator: Path) -> None:
 
 
 def test_where_no_alignment_is_known_masking_decides(translator: Path) -> None:
-    from triptych.explain.aligning import Aligning, choose
+    from triptych.callbacks.aligning import Aligning, choose
 
     trained = loaded(translator)
     trained.data.pairs = {split: dataclasses.replace(pairs, gold=None) for split, pairs in trained.data.pairs.items()}
@@ -111,7 +111,7 @@ def test_where_no_alignment_is_known_masking_decides(translator: Path) -> None:
 
 
 def test_fewer_pairs_are_evenly_spread(translator: Path) -> None:
-    from triptych.explain.aligning import table_of
+    from triptych.callbacks.aligning import table_of
 
     trained = loaded(translator)
     whole = table_of(trained.task, trained.data, "validation")
@@ -121,7 +121,7 @@ def test_fewer_pairs_are_evenly_spread(translator: Path) -> None:
 
 
 def test_words_are_put_together_from_their_subwords(translator: Path) -> None:
-    from triptych.explain.aligning import _word_labels
+    from triptych.callbacks.aligning import _word_labels
 
     trained = loaded(translator)
     probe = trained.data.pair("seven plus eight is big", "sieben und acht ist viel")
@@ -156,7 +156,7 @@ def test_a_recurrent_model_with_attention_is_aligned(
     assert (run.path / "alignment.png").exists()
     trained = loaded(run.path)
     trained.data.pairs = {split: dataclasses.replace(pairs, gold=None) for split, pairs in trained.data.pairs.items()}
-    from triptych.explain.aligning import choose
+    from triptych.callbacks.aligning import choose
 
     found = choose(trained.task, trained.data)
     assert found is not None

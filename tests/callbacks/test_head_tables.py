@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from conftest import TINY
-from triptych.explain.beside import Several, beside
-from triptych.explain.evaluation.stability import over_runs
-from triptych.explain.head_tables import (
+from triptych.callbacks.analysis import Several, beside
+from triptych.callbacks.head_tables import (
     LEFT_OUT_ON,
     LOOKED_AT,
     Heads,
@@ -23,6 +22,7 @@ from triptych.explain.head_tables import (
     telling,
     together,
 )
+from triptych.explain.evaluation.stability import over_runs
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import importance
 from triptych.maps.capture import capture, sites

@@ -8,9 +8,9 @@ import torch
 from conftest import Composed
 from test_run import rows_of, summary_of
 from triptych.attention import set_backend
+from triptych.callbacks.maps import take_maps
 from triptych.inference.trained import load
 from triptych.maps import record
-from triptych.maps.callback import take_maps
 from triptych.maps.record import MapRecord
 from triptych.run import train
 
