@@ -3,6 +3,6 @@
 from triptych.command import command
 
 if __name__ == "__main__":
-    from triptych.compare import compare
+    from triptych.report.compare import compare
 
     command(compare, "compare")

@@ -19,8 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conftest import Composed
 from test_run import rows_of, summary_of
-from triptych.dashboards import report
 from triptych.errors import UserError
+from triptych.report import run_page
 from triptych.run import train
 from triptych.runs import folder, jsonlines
 from triptych.runs.folder import RunFolder
@@ -399,4 +399,4 @@ def test_a_text_with_other_line_breaks_is_resumed(composed: Composed, tmp_path: 
     rows = jsonlines.read(run / "samples.jsonl").values
     assert [row["step"] for row in rows] == [20, 30]
     assert any(sign in row["prompt"] for row in rows for sign in breaks)
-    report.write(run)
+    run_page.write(run)

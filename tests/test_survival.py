@@ -14,7 +14,7 @@ import pytest
 from omegaconf import DictConfig
 
 from conftest import Composed
-from triptych.dashboards import report
+from triptych.report import run_page
 from triptych.run import train
 from triptych.runs import folder
 from triptych.runs.metrics_file import read
@@ -90,7 +90,7 @@ def can_be_read(run: Path) -> None:
     if (run / folder.CONFIG).exists():
         found.config()
     read(run / "metrics.csv")
-    report.write(run)
+    run_page.write(run)
     if found.checkpoint:
         folder.checkpoint_contents(found.checkpoint)
 

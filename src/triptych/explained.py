@@ -12,7 +12,6 @@ from rich.progress import Progress
 from triptych.attention import set_backend
 from triptych.callbacks.aligning import CHOICE_FILE
 from triptych.config import validate
-from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.data.images import ImageData
 from triptych.errors import UserError
@@ -23,6 +22,7 @@ from triptych.explain.explaining import Settings
 from triptych.inference.trained import Trained, draw_maps, file_name, load, plain, quiet
 from triptych.maps.capture import sites
 from triptych.pictures import render
+from triptych.report import run_page
 
 console = Console(highlight=False)
 DRAWN = 4  # examples of a split whose maps are drawn
@@ -79,7 +79,7 @@ def explain(config: DictConfig) -> Path:
         checkpoint=f"{config.checkpoint}.ckpt",
         split=config.split,
     )
-    page = report.write(into)
+    page = run_page.write(into)
     (console if console.is_terminal else Console(width=WIDE)).print(explaining.table(explained))
     for sentence in explaining.sentences(explained):
         console.print(sentence, soft_wrap=True, markup=False)

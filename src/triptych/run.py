@@ -18,7 +18,6 @@ from triptych import hardware
 from triptych.assembly import Assembly, assemble, learner
 from triptych.callbacks.maps import MapsCallback, check_choice
 from triptych.config import build, validate
-from triptych.dashboards import report
 from triptych.distributed import launch
 from triptych.distributed.launch import World
 from triptych.errors import Requeued
@@ -26,6 +25,7 @@ from triptych.inference.trained import measure, plain, quiet, weights
 from triptych.loggers import publish
 from triptych.maps.capture import backends
 from triptych.models.blocks import parameter_count
+from triptych.report import run_page
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 from triptych.runs.resume import Resumed, named, newest
@@ -162,7 +162,7 @@ def _fit(
             summary["notes"], summary["best_step"] = {"pruned": str(error)}, parts.checkpoints.best_step
         summary.update(_costs(before, task, parts, started))
         _try(run.write_summary, summary)
-        _try(report.write, run.path)
+        _try(run_page.write, run.path)
         _try(publish.close, parts.loggers, pruned)
         if isinstance(error, Requeued):
             raise
@@ -186,7 +186,7 @@ def _conclude(summary: dict[str, Any], loggers: list[Any], run: RunFolder) -> No
         logger.save()
     summary["status"] = "finished"
     run.write_summary(summary)
-    publish.page(loggers, "report", report.write(run.path), step)
+    publish.page(loggers, "report", run_page.write(run.path), step)
     publish.close(loggers, True)
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.callbacks import samples
-from triptych.dashboards import report
 from triptych.errors import UserError
+from triptych.report import run_page
 from triptych.runs import jsonlines
 from triptych.runs.folder import ANSWERS, RunFolder
 from triptych.runs.readers import read_alignments, read_curves, read_samples
@@ -70,6 +70,6 @@ def test_tables_and_the_report_know_names_with_separators(tmp_path: Path) -> Non
     assert (curve.name, curve.steps, curve.values) == (name, [1, 2], [0.5, 0.75])
     assert read_alignments(tmp_path, notes) == (["layer", name], [["0", "0.5"]])
     assert notes == []
-    page = report.write(tmp_path).read_text(encoding="utf-8")
+    page = run_page.write(tmp_path).read_text(encoding="utf-8")
     assert "could not be read" not in page
     assert "said\u2028so" in page

@@ -8,7 +8,6 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import nn
 
-from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.loggers import publish
@@ -16,6 +15,7 @@ from triptych.maps import record
 from triptych.maps.capture import capture, choose_heads, choose_sites, probing, sites
 from triptych.maps.record import MapRecord
 from triptych.pictures import images, render
+from triptych.report import run_page
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 
@@ -122,7 +122,7 @@ class MapsCallback(pl.Callback):
             publish.picture(trainer.loggers, f"maps/{title}", picture, step, caption=last.caption())
         for logger in trainer.loggers:
             logger.save()
-        report.write(self.folder.parent)  # the page can be looked at while the model trains
+        run_page.write(self.folder.parent)  # the page can be looked at while the model trains
         self.seconds += time.perf_counter() - started
 
 

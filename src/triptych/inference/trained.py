@@ -24,12 +24,12 @@ from triptych.attention import set_backend
 from triptych.callbacks.analysis import Beside, beside
 from triptych.callbacks.maps import overview, sheet, take_maps
 from triptych.config import build, validate
-from triptych.dashboards import report
 from triptych.data.batches import Probe
 from triptych.errors import UserError
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
 from triptych.pictures import render
+from triptych.report import run_page
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 from triptych.tasks.base import Task
@@ -249,7 +249,7 @@ def _place(record: MapRecord, records: list[MapRecord]) -> str:
 
 def rebuild_report(config: DictConfig) -> None:
     """Write a run's ``report.html`` again, from its folder alone."""
-    console.print(str(report.write(folder.existing(config.run or "", "run").path)))
+    console.print(str(run_page.write(folder.existing(config.run or "", "run").path)))
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def alignment(
 ) -> Picture:
     """One alignment (uint8, height width 3), with the weight in each cell where there is room.
 
-    weights: from ``triptych.explain.alignment.alignment.soft``. source, target: the words. choice: where in the model the weights
+    weights: from ``alignment.soft``. source, target: the words. choice: where in the model the weights
     were read. step: parameter updates before. links: the gold alignment, where there is one.
 
     Raises:

@@ -11,12 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from triptych import compare
-from triptych.dashboards import report
-from triptych.dashboards.final_metrics import SEEDS_FILE
 from triptych.errors import UserError
 from triptych.explain.evaluation.intervals import t_interval
 from triptych.explain.evaluation.stability import HEADS_FILE, over_runs
+from triptych.report import compare, run_page
+from triptych.report.final_metrics import SEEDS_FILE
 from triptych.runs.folder import write_atomically
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis
@@ -113,7 +112,7 @@ def keep_seeds(folder: SweepFolder, record: Record) -> None:
         }
         for run in runs:
             write_atomically(run.path / SEEDS_FILE, json.dumps({"metrics": kept}, indent=1) + "\n")
-            report.write(run.path)
+            run_page.write(run.path)
 
 
 def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, float]) -> None:

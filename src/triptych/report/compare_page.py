@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from triptych.dashboards import map_data
-from triptych.dashboards.compare_table import ABSENT, COSTS, Row, Runs, number, spread, written
-from triptych.dashboards.page import LIMIT, island, render
+from triptych.report import map_data
+from triptych.report.compare_table import ABSENT, COSTS, Row, Runs, number, spread, written
+from triptych.report.page import LIMIT, island, render
 from triptych.runs.readers import read_curves
 
 SCRIPTS = ("page.js", "patches.js", "compare.js")  # in this order, after plotly.js

@@ -12,11 +12,11 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
-from triptych.dashboards import compare_page
-from triptych.dashboards.compare_table import Runs, gather
-from triptych.dashboards.compare_terminal import Terminal
-from triptych.dashboards.page import write_whole
 from triptych.errors import UserError
+from triptych.report import compare_page
+from triptych.report.compare_table import Runs, gather
+from triptych.report.compare_terminal import Terminal
+from triptych.report.page import write_whole
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.dashboards.whiskers import Shown, on_one_scale, read_interval, sentence
 from triptych.explain.evaluation.stability import HEADS_FILE
+from triptych.report.whiskers import Shown, on_one_scale, read_interval, sentence
 
 _PLACE = {"site", "layer", "head", "kind"}
 

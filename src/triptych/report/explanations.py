@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.dashboards.whiskers import Shown, on_one_scale, read_interval, sentence
 from triptych.explain.evaluation.intervals import Interval
 from triptych.maps.labels import label, shortened
+from triptych.report.whiskers import Shown, on_one_scale, read_interval, sentence
 
 FILE = "explain.json"
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=]+")

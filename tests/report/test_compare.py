@@ -12,9 +12,9 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from triptych.compare import compare, select, write
-from triptych.dashboards.compare_table import gather, spread
 from triptych.errors import UserError
+from triptych.report.compare import compare, select, write
+from triptych.report.compare_table import gather, spread
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 

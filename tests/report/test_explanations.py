@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_report import HOSTILE, dom, inside, island, maps, run
 
-from triptych.dashboards import explanations, report
-from triptych.dashboards.whiskers import on_one_scale, read_interval, sentence
 from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.verdicts import verdict
 from triptych.maps.record import save
 from triptych.pictures import rankings
+from triptych.report import explanations, run_page
+from triptych.report.whiskers import on_one_scale, read_interval, sentence
 
 __all__ = ["run"]  # a fixture of the other file
 
@@ -122,7 +122,7 @@ def put(folder: Path, name: str, content: Any) -> None:
 
 def shown(run: Path) -> tuple[str, str]:
     """The page, and its text before the scripts' data."""
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     return page, page[page.index('id="explained"') : page.index('<script type="application/json"')]
 
 
@@ -208,7 +208,7 @@ def test_an_explanation_of_one_input_has_its_own_page(run: Path) -> None:
 )
 def test_a_torn_file_costs_its_section_and_not_the_page(run: Path, name: str, content: Any, note: str) -> None:
     put(run, name, content)
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     assert note in page
     assert 'id="guide"' in page
     assert island(page, "map-data") is not None
@@ -217,7 +217,7 @@ def test_a_torn_file_costs_its_section_and_not_the_page(run: Path, name: str, co
 def test_a_large_explanation_is_cut_and_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row | {"example": f"validation {at}"} for at in range(40) for row in explained()["results"]]
     put(run, "explain.json", explained(results=rows))
-    monkeypatch.setattr(report, "_EXPLAINED", 3000)
+    monkeypatch.setattr(run_page, "_EXPLAINED", 3000)
     page, _ = shown(run)
     kept = island(page, "explained-data")["examples"]
     assert 0 < len(kept) < 40
@@ -252,7 +252,7 @@ def test_markup_in_explanations_stays_text(run: Path) -> None:
     put(run, "heads.json", hostile_heads())
     page, _ = shown(run)
     assert "<img" not in page
-    assert page.count("</script>") == 4 + 1 + len(report.SCRIPTS)
+    assert page.count("</script>") == 4 + 1 + len(run_page.SCRIPTS)
     assert "1 results could not be read" in page  # the picture that is none
 
 
@@ -260,7 +260,7 @@ def test_markup_in_explanations_stays_text(run: Path) -> None:
 def test_markup_in_explanations_stays_text_in_a_browser(run: Path, tmp_path: Path) -> None:
     put(run, "explain.json", hostile())
     put(run, "heads.json", hostile_heads())
-    text = dom(report.write(run), "", tmp_path / "profile")
+    text = dom(run_page.write(run), "", tmp_path / "profile")
     assert "<img" not in text
     assert "<title>Character language model" in text
     assert inside(text, "explained-title") == f"{HOSTILE}: {HOSTILE}"
@@ -274,7 +274,7 @@ def test_methods_are_picked_and_seen_over_the_picture(run: Path, tmp_path: Path,
     put(run, "explain.json", explained())
     put(run, "heads.json", heads())
     width = 390 if phone else 1200
-    with Browser(report.write(run), tmp_path / "profile", size=(width, 844), touch=phone, dark=phone) as browser:
+    with Browser(run_page.write(run), tmp_path / "profile", size=(width, 844), touch=phone, dark=phone) as browser:
         browser.until("document.querySelectorAll('#explained-maps canvas').length === 3")  # the picture, two methods
         assert "beats random order" in browser.text("#explained-maps figure:last-child figcaption")
         colours = browser.value(
@@ -300,7 +300,7 @@ def test_methods_are_picked_and_seen_over_the_picture(run: Path, tmp_path: Path,
 def test_metrics_of_other_splits_are_folded_and_seeds_have_intervals(run: Path) -> None:
     row = {"mean": 1.271, "sd": 0.0031, "low": 1.2672, "high": 1.2748, "n": 5}
     put(run, "seeds.json", {"metrics": {"test/loss": row, "val/loss": row | {"low": None}}})
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     head = page[page.index("Final metrics") : page.index("Learning curves")]
     assert head.index("test/loss") < head.index("<details>") < head.index("val/loss")
     assert "5 seeds: 1.2710 [1.2672, 1.2748], SD 0.0031" in head
@@ -390,6 +390,6 @@ def test_a_terminal_gets_units_in_colour_and_patches_as_squares() -> None:
 
 def test_a_run_without_maps_has_no_word_on_their_test(run: Path) -> None:
     shutil.rmtree(run / "maps")
-    assert 'id="explained"' not in report.write(run).read_text(encoding="utf-8")
+    assert 'id="explained"' not in run_page.write(run).read_text(encoding="utf-8")
     save(maps(5), run / "maps" / "step-00000005.safetensors")
-    assert 'id="explained"' in report.write(run).read_text(encoding="utf-8")
+    assert 'id="explained"' in run_page.write(run).read_text(encoding="utf-8")

@@ -60,7 +60,7 @@ def plotly() -> Markup:
 @cache
 def _template(name: str) -> Any:
     environment = Environment(
-        loader=PackageLoader("triptych.dashboards", "."),
+        loader=PackageLoader("triptych.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -71,7 +71,7 @@ def _template(name: str) -> Any:
 
 @cache
 def _asset(name: str) -> str:
-    return files("triptych.dashboards").joinpath(name).read_text(encoding="utf-8")
+    return files("triptych.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache

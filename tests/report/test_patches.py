@@ -12,8 +12,8 @@ from browser import Browser, needs_chromium
 from PIL import Image
 from test_report import dom, inside, island, run
 
-from triptych.dashboards import report
 from triptych.maps.record import MapRecord, save
+from triptych.report import run_page
 
 __all__ = ["run"]  # a fixture of the other file
 
@@ -53,7 +53,7 @@ def seen(run: Path) -> Path:
 
 
 def test_grid_picture_and_outcome_are_in_the_page(seen: Path) -> None:
-    data = island(report.write(seen).read_text(encoding="utf-8"), "map-data")
+    data = island(run_page.write(seen).read_text(encoding="utf-8"), "map-data")
     (record,) = data["records"]
     assert (record["grid"], record["outcome"]) == ([2, 3], "label <b>7</b>, predicted 1 (0.900)")
     kind, _, content = data["pictures"][record["picture"]].partition(",")
@@ -67,7 +67,7 @@ def test_grid_picture_and_outcome_are_in_the_page(seen: Path) -> None:
 def test_the_row_that_the_address_names_is_shown_over_the_picture(
     seen: Path, tmp_path: Path, row: str, place: str
 ) -> None:
-    text = dom(report.write(seen), f"head=0&{row}", tmp_path / "profile")
+    text = dom(run_page.write(seen), f"head=0&{row}", tmp_path / "profile")
     title = " ".join(inside(text, "patches-title").split())
     assert title.startswith("label <b>7</b>, predicted 1 (0.900). What")
     assert place in title
@@ -92,7 +92,7 @@ def lights(browser: Browser, canvas: int) -> np.ndarray:
 def test_a_click_on_a_patch_shows_what_it_attends_to(seen: Path, tmp_path: Path, phone: bool) -> None:
     """On the picture and on a head, in a wide window and on a phone; then CLS by its button, which is no patch."""
     size = (390, 844) if phone else (1200, 900)
-    with Browser(report.write(seen), tmp_path / "profile", address="head=0", size=size, touch=phone) as browser:
+    with Browser(run_page.write(seen), tmp_path / "profile", address="head=0", size=size, touch=phone) as browser:
         browser.until("document.querySelectorAll('#overlays canvas').length === 2")
         assert "“CLS”" in browser.text("#patches-title")
         for which, row, column, label, lit in [
@@ -120,7 +120,7 @@ def test_a_click_on_a_patch_shows_what_it_attends_to(seen: Path, tmp_path: Path,
 
 @needs_chromium
 def test_a_click_on_a_cell_of_the_map_keeps_its_row(seen: Path, tmp_path: Path) -> None:
-    with Browser(report.write(seen), tmp_path / "profile", address="head=0") as browser:
+    with Browser(run_page.write(seen), tmp_path / "profile", address="head=0") as browser:
         browser.until("document.querySelectorAll('#map .nsewdrag').length === 1")
         browser.click("#map .nsewdrag", 0.5 / 8, 4.5 / 8)  # the fifth query, the first key
         browser.until("document.querySelector('#patches-title').innerText.includes('“0,2”')")

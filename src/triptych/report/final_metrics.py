@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.dashboards.whiskers import read_interval
 from triptych.explain.evaluation.intervals import Interval
+from triptych.report.whiskers import read_interval
 
 SEEDS_FILE = "seeds.json"
 # Folded away: what describes alignments rather than says how good they are, and other ways to count the same.

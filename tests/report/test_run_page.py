@@ -15,11 +15,11 @@ import pytest
 import torch
 from browser import CHROMIUM, needs_chromium
 
-from triptych.dashboards import map_data, report
-from triptych.dashboards.page import plotly
 from triptych.errors import UserError
 from triptych.maps.labels import label
 from triptych.maps.record import MapRecord, save
+from triptych.report import map_data, run_page
+from triptych.report.page import plotly
 
 SUMMARY = {
     "task": "charlm",
@@ -113,7 +113,7 @@ def numbers(data: dict[str, Any], entry: dict[str, Any], view: str) -> np.ndarra
 
 
 def test_the_page_holds_the_numbers_of_the_records(run: Path) -> None:
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     data = island(page, "map-data")
     records = [record for step in (0, 400) for record in maps(step)]
     assert len(data["records"]) == len(records) == 4
@@ -131,7 +131,7 @@ def test_the_page_holds_the_numbers_of_the_records(run: Path) -> None:
 
 
 def test_the_page_says_what_was_trained_on_what(run: Path) -> None:
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     head = page[: page.index('<script type="application/json"')]
     for part in ("Character language model", "finished", "python_reference", "0123456789abcdef", "804,096"):
         assert part in head
@@ -142,7 +142,7 @@ def test_the_page_says_what_was_trained_on_what(run: Path) -> None:
 
 
 def test_curves_are_sparse_columns_with_a_time_for_every_step(run: Path) -> None:
-    curves = {curve["name"]: curve for curve in island(report.write(run).read_text("utf-8"), "curve-data")}
+    curves = {curve["name"]: curve for curve in island(run_page.write(run).read_text("utf-8"), "curve-data")}
     assert set(curves) == {"train/loss", "val/loss"}
     assert curves["train/loss"]["steps"] == [0, 10, 20]
     assert curves["train/loss"]["values"] == [4.5, 3.5, 2.5]
@@ -151,9 +151,9 @@ def test_curves_are_sparse_columns_with_a_time_for_every_step(run: Path) -> None
 
 
 def test_the_page_is_one_file_of_bounded_size_that_asks_for_nothing(run: Path) -> None:
-    path = report.write(run)
+    path = run_page.write(run)
     page = path.read_text(encoding="utf-8")
-    assert path.stat().st_size < report.LIMIT
+    assert path.stat().st_size < run_page.LIMIT
     assert [file.name for file in run.iterdir() if "partial" in file.name] == []
     assert page.count("* plotly.js v") == 1
     without_plotly = page.replace(plotly(), "")
@@ -166,12 +166,12 @@ def test_a_page_that_would_be_too_large_keeps_the_first_and_the_last_moment(
 ) -> None:
     for step in range(100, 400, 50):
         save(maps(step), run / "maps" / f"step-{step:08d}.safetensors")
-    size = report.write(run).stat().st_size
-    monkeypatch.setattr(report, "LIMIT", size - 2500)
-    path = report.write(run)
+    size = run_page.write(run).stat().st_size
+    monkeypatch.setattr(run_page, "LIMIT", size - 2500)
+    path = run_page.write(run)
     page = path.read_text(encoding="utf-8")
     steps = sorted({entry["step"] for entry in island(page, "map-data")["records"]})
-    assert path.stat().st_size <= report.LIMIT
+    assert path.stat().st_size <= run_page.LIMIT
     assert (steps[0], steps[-1]) == (0, 400)
     assert 2 <= len(steps) < 8
     assert f"it holds {len(steps)} of 8 moments" in page
@@ -218,9 +218,9 @@ def hostile(run: Path) -> Path:
 
 
 def test_markup_in_data_stays_text(hostile: Path) -> None:
-    page = report.write(hostile).read_text(encoding="utf-8")
+    page = run_page.write(hostile).read_text(encoding="utf-8")
     assert "<img" not in page.replace(plotly(), "")
-    assert page.count("</script>") == 2 + 1 + len(report.SCRIPTS)  # the page's own: two with data, the rest code
+    assert page.count("</script>") == 2 + 1 + len(run_page.SCRIPTS)  # the page's own: two with data, the rest code
     assert html.escape(HOSTILE) in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
     data = island(page, "map-data")
     assert data["records"][0]["example"] == HOSTILE
@@ -242,7 +242,7 @@ def test_a_partial_run_folder_still_gets_its_page(run: Path, broken: str) -> Non
         (run / "maps" / "step-00000400.safetensors").write_bytes(b"torn")
     if broken == "all":
         (run / "samples.jsonl").write_text('{"step": 1, "text": "fine"}\n[]\n{"step": 2, "te')
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     assert 'id="guide"' in page
     if broken in ("maps", "all"):
         assert {entry["step"] for entry in island(page, "map-data")["records"]} == {0}
@@ -263,24 +263,24 @@ def test_numbers_that_are_none_do_not_cost_the_page(run: Path) -> None:
     object.__setattr__(records[1], "capture_error", math.nan)
     save(records, run / "maps" / "step-00000500.safetensors")
     (run / "summary.json").write_text(json.dumps(SUMMARY | {"fit_seconds": None, "metrics": {"val/loss": math.nan}}))
-    data = island(report.write(run).read_text(encoding="utf-8"), "map-data")
+    data = island(run_page.write(run).read_text(encoding="utf-8"), "map-data")
     assert data["records"][-1]["capture_error"] is None
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run folder"):
-        report.write(tmp_path / "nowhere")
+        run_page.write(tmp_path / "nowhere")
 
 
 def test_an_unwritable_page_keeps_the_old_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = report.write(run).read_bytes()
+    before = run_page.write(run).read_bytes()
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(UserError, match="No space left"):
-        report.write(run)
+        run_page.write(run)
     assert (run / "report.html").read_bytes() == before
     assert [file.name for file in run.iterdir() if "partial" in file.name] == []
 
@@ -320,7 +320,7 @@ def query_ticks(text: str) -> list[str]:
 @needs_chromium
 def test_the_viewer_opens_on_the_map_that_the_address_names(run: Path, tmp_path: Path) -> None:
     address = "site=blocks.1.attention.attend&head=1&step=0&view=scores"
-    text = dom(report.write(run), address, tmp_path / "profile")
+    text = dom(run_page.write(run), address, tmp_path / "profile")
     assert inside(text, "map-title") == "Causal self-attention, layer 1, head 1: scores before softmax, step 0"
     caption = inside(text, "caption")
     for part in (
@@ -341,7 +341,7 @@ def test_the_viewer_opens_on_the_map_that_the_address_names(run: Path, tmp_path:
 
 @needs_chromium
 def test_markup_in_data_stays_text_in_a_browser(hostile: Path, tmp_path: Path) -> None:
-    text = dom(report.write(hostile), "head=0", tmp_path / "profile")
+    text = dom(run_page.write(hostile), "head=0", tmp_path / "profile")
     assert "<img" not in text
     assert "<title>Character language model" in text
     assert inside(text, "map-title").startswith("Causal self-attention")
@@ -352,5 +352,5 @@ def test_markup_in_data_stays_text_in_a_browser(hostile: Path, tmp_path: Path) -
 def test_a_long_input_is_shortened_in_lists_and_kept_whole_as_provenance(run: Path) -> None:
     shutil.rmtree(run / "maps")
     save(maps(400, example="x" * 1000), run / "maps" / "step-00000400.safetensors")
-    records = island(report.write(run).read_text(encoding="utf-8"), "map-data")["records"]
+    records = island(run_page.write(run).read_text(encoding="utf-8"), "map-data")["records"]
     assert {(entry["example"], entry["title"]) for entry in records} == {("x" * 1000, "x" * 79 + "…")}

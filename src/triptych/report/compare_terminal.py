@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from triptych.dashboards.compare_table import ABSENT, Runs, number, spread, written
+from triptych.report.compare_table import ABSENT, Runs, number, spread, written
 
 METRICS, KEYS = 4, 8  # at most; the page and the CSV have all
 

@@ -13,8 +13,8 @@ from browser import Browser, needs_chromium
 from test_report import HOSTILE, island, run
 
 from triptych.callbacks.tables import Tables, write_counts
-from triptych.dashboards import report
-from triptych.dashboards.count_tables import prepare
+from triptych.report import run_page
+from triptych.report.count_tables import prepare
 from triptych.runs.readers import Counts, read_tables
 from triptych.tasks.base import Table
 
@@ -77,14 +77,14 @@ def test_the_callback_stores_what_the_page_shows(run: Path, unchecked: None) -> 
     Tables.publish(Tables(folder=run), task, None, [], "val", 30)
     assert read_tables(run, []) == [Counts("confusion", "val", 30, "true", "predicted", ["a", "b"], [[7, 1], [2, 5]])]
     assert (run / "val-confusion.png").stat().st_size > 1000
-    assert "Validation split, step 30: 12 of 15 right" in report.write(run).read_text(encoding="utf-8")
+    assert "Validation split, step 30: 12 of 15 right" in run_page.write(run).read_text(encoding="utf-8")
     assert [file.name for file in run.iterdir() if "partial" in file.name] == []
 
 
 def test_the_page_has_the_counts_and_names_as_text(run: Path) -> None:
     store(run, SMALL, [*NAMES[:2], HOSTILE + "\ud800</td>"])
     store(run, [[1, 0, 0]] * 3, NAMES, split="val")
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     found = re.findall(r'<section class="counts">.*?</section>', page, re.S)
     assert [re.search(r"(Test|Validation) split", part).group(1) for part in found] == ["Test", "Validation"]  # type: ignore[union-attr]
     cells = [int(cell or 0) for cell in re.findall(r"<td title[^>]*>(\d*)</td>", found[0])]
@@ -96,7 +96,7 @@ def test_the_page_has_the_counts_and_names_as_text(run: Path) -> None:
 
 
 def test_a_page_without_tables_has_no_such_section(run: Path) -> None:
-    assert 'class="counts"' not in report.write(run).read_text(encoding="utf-8")
+    assert 'class="counts"' not in run_page.write(run).read_text(encoding="utf-8")
 
 
 SAID = '"name": "c", "split": "test", "step": 1, "rows": "r", "columns": "c"'
@@ -117,7 +117,7 @@ SAID = '"name": "c", "split": "test", "step": 1, "rows": "r", "columns": "c"'
 def test_a_damaged_table_costs_a_note_and_not_the_page(run: Path, content: str) -> None:
     (run / "test-confusion.json").write_text(content)
     store(run, SMALL, NAMES, split="val")
-    page = report.write(run).read_text(encoding="utf-8")
+    page = run_page.write(run).read_text(encoding="utf-8")
     assert "test-confusion.json could not be read" in page
     assert page.count('class="counts"') == 1
 
@@ -125,7 +125,7 @@ def test_a_damaged_table_costs_a_note_and_not_the_page(run: Path, content: str) 
 def test_a_class_that_is_called_like_a_metric_gets_no_meaning(run: Path) -> None:
     summary = json.loads((run / "summary.json").read_text()) | {"metrics": {"test/accuracy/loss": 0.5, "test/loss": 1}}
     (run / "summary.json").write_text(json.dumps(summary))
-    assert report.write(run).read_text(encoding="utf-8").count("cross-entropy in nats") == 1
+    assert run_page.write(run).read_text(encoding="utf-8").count("cross-entropy in nats") == 1
 
 
 # ---- in a browser ----
@@ -136,7 +136,7 @@ def test_a_class_that_is_called_like_a_metric_gets_no_meaning(run: Path) -> None
 def test_a_phone_shows_ten_classes_without_scrolling(run: Path, tmp_path: Path, dark: bool) -> None:
     names = ["T - shirt / top", *(f"a class {index}" for index in range(9))]
     store(run, [[905 if row == column else 11 for column in range(10)] for row in range(10)], names)
-    with Browser(report.write(run), tmp_path / "profile", size=(390, 844), touch=True, dark=dark) as browser:
+    with Browser(run_page.write(run), tmp_path / "profile", size=(390, 844), touch=True, dark=dark) as browser:
         assert browser.value("document.documentElement.scrollWidth") == 390
         inside = "document.querySelector('.counts .scroll')"
         assert browser.value(f"{inside}.scrollWidth <= {inside}.clientWidth")
@@ -159,7 +159,7 @@ def test_a_large_table_is_drawn_and_says_what_is_pointed_at(run: Path, tmp_path:
     table, names = large(40)
     store(run, table, names)
     store(run, table, names, split="val")
-    with Browser(report.write(run), tmp_path / "profile") as browser:
+    with Browser(run_page.write(run), tmp_path / "profile") as browser:
         browser.until("document.querySelectorAll('#counts-test-confusion .nsewdrag').length === 1")
         browser.click("#counts-test-confusion .nsewdrag", 0.5 / 40, 39.5 / 40)
         browser.until("document.querySelectorAll('#counts-test-confusion .hovertext').length === 1")

@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from triptych.dashboards import count_tables, explanations, final_metrics, head_data, map_data
-from triptych.dashboards.page import LIMIT, island, render, write_whole
 from triptych.errors import UserError
+from triptych.report import count_tables, explanations, final_metrics, head_data, map_data
+from triptych.report.page import LIMIT, island, render, write_whole
 from triptych.runs.readers import read_alignments, read_config, read_curves, read_samples, read_summary, read_tables
 
 SCRIPTS = (

@@ -9,10 +9,10 @@ from browser import Browser, needs_chromium
 from omegaconf import OmegaConf
 from test_report import HOSTILE, island, maps, numbers
 
-from triptych.compare import Comparison, write
-from triptych.dashboards import map_data
-from triptych.dashboards.page import LIMIT, plotly
 from triptych.maps.record import MapRecord, save
+from triptych.report import map_data
+from triptych.report.compare import Comparison, write
+from triptych.report.page import LIMIT, plotly
 from triptych.runs.folder import RunFolder
 
 

@@ -1,1 +1,0 @@
-"""From figures, texts and pages to every configured logger; the run's own report."""
