@@ -1,8 +1,8 @@
 """`make bench`: see conf/bench.yaml."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.bench import run
+    from triptych.commands.bench import run
 
     command(run, "bench")

@@ -1,6 +1,6 @@
 """`make evaluate`: see conf/evaluate.yaml."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
     from triptych.inference.trained import evaluate

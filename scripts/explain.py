@@ -1,8 +1,8 @@
 """`make explain`: see conf/explain.yaml."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.explained import explain
+    from triptych.commands.explain import explain
 
     command(explain, "explain")

@@ -1,6 +1,6 @@
 """`make predict`: see conf/predict.yaml."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
     from triptych.inference.trained import predict

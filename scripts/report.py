@@ -1,6 +1,6 @@
 """`make report`: rebuild a run's report.html; see conf/report.yaml."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
     from triptych.inference.trained import rebuild_report

@@ -1,8 +1,8 @@
 """`make sweep`: see conf/train.yaml and conf/sweep/."""
 
-from triptych.command import command
+from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.run import train
+    from triptych.commands.train import train
 
     command(train, "train", sweep=True)

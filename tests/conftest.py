@@ -72,7 +72,7 @@ def compose_in(text_file: Path) -> Callable[..., DictConfig]:
     """Compose conf/train.yaml for a tiny model on ``text_file``, with runs in a given folder."""
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
 
     def composed(runs: Path, *overrides: str) -> DictConfig:
         mine = ["task=charlm", "data=text", f"data.path={text_file}", *TINY, f"runs={runs}"]
@@ -101,7 +101,7 @@ def one_thread() -> Iterator[None]:
 def trained(compose_in: Callable[..., DictConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run, logged to TensorBoard and to W&B offline. Only to be read: copy it to change it."""
     torch.set_num_threads(1)
-    from triptych.run import train
+    from triptych.commands.train import train
 
     return train(compose_in(tmp_path_factory.mktemp("trained"), "logger=[tensorboard,wandb]")).path
 
@@ -162,7 +162,7 @@ def compose_translation(pairs_folder: Path) -> Composed:
     def composed(*overrides: str) -> DictConfig:
         from hydra import compose, initialize_config_dir
 
-        from triptych.command import CONF
+        from triptych.commands.cli import CONF
 
         columns = "data.columns.alignment=alignment"
         mine = ["task=translation", *SUMS, f"data.path={pairs_folder}", columns]
@@ -175,7 +175,7 @@ def compose_translation(pairs_folder: Path) -> Composed:
 @pytest.fixture(scope="session")
 def translator(compose_translation: Composed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run on sums. Only to be read."""
-    from triptych.run import train
+    from triptych.commands.train import train
 
     torch.set_num_threads(1)
     runs = tmp_path_factory.mktemp("translation")

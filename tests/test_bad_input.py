@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
+import triptych.commands.train
 import triptych.inference.trained
-import triptych.run
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
-from triptych.command import CONF, command
+from triptych.commands.cli import CONF, command
 from triptych.runs import folder
 from triptych.tasks.charlm import CharLMTask
 from triptych.training.checkpoints import WholeFiles
 
 COMMANDS = {
-    "train": triptych.run.train,
+    "train": triptych.commands.train.train,
     "evaluate": triptych.inference.trained.evaluate,
     "predict": triptych.inference.trained.predict,
     "report": triptych.inference.trained.rebuild_report,
@@ -295,7 +295,7 @@ def test_a_file_that_may_not_grow_any_more(composed: Composed, capfd: pytest.Cap
         sys.argv = ["train", *words]
         code: Any = 1
         try:
-            command(triptych.run.train, "train")
+            command(triptych.commands.train.train, "train")
         except SystemExit as error:
             code = error.code
         finally:
@@ -314,7 +314,7 @@ def test_a_file_that_may_not_grow_any_more(composed: Composed, capfd: pytest.Cap
     run = only_run(config)
     assert checkpoint_of(run)["global_step"] == 8
     assert not list(run.rglob("*.partial"))
-    triptych.run.train(composed(*UNEVEN, "maps=none", "checkpoint_every=4", "resume=auto"))
+    triptych.commands.train.train(composed(*UNEVEN, "maps=none", "checkpoint_every=4", "resume=auto"))
     assert [row["step"] for row in rows_of(run) if "train/loss" in row] == [3, 6, 9, 12, 15, 18, 21, 24]
     assert summary_of(run)["status"] == "finished"
 
@@ -346,7 +346,7 @@ def test_a_path_of_strange_letters_trains_and_evaluates(
     monkeypatch.setenv("TRIPTYCH_DATA_PATH", str(path))
     words = ["task=charlm", "data=text", *TINY, "trainer.max_steps=2", "maps=none", f"runs={tmp_path / 'runs'}"]
     monkeypatch.setattr(sys, "argv", ["train", *words])
-    command(triptych.run.train, "train")
+    command(triptych.commands.train.train, "train")
     (run,) = folder.all_runs(tmp_path / "runs", "charlm")
     assert run.config().data.path == str(path)
     assert summary_of(run.path)["data"]["source"] == str(path)

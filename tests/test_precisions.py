@@ -10,13 +10,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from conftest import SUMS, SUMS_MODEL, TINY
-from triptych.command import CONF
+from triptych.commands.cli import CONF
+from triptych.commands.explain import explain
+from triptych.commands.train import train
 from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
-from triptych.explained import explain
 from triptych.inference.trained import Trained, evaluate, load, predict
-from triptych.run import train
 from triptych.runs.metrics_file import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")

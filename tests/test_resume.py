@@ -19,9 +19,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from conftest import Composed
 from test_run import rows_of, summary_of
+from triptych.commands.train import train
 from triptych.errors import UserError
 from triptych.report import run_page
-from triptych.run import train
 from triptych.runs import folder, jsonlines
 from triptych.runs.folder import RunFolder
 from triptych.tasks.charlm import CharLMTask
@@ -211,7 +211,7 @@ def test_killed_after_the_last_update_it_still_finishes(
     composed: Composed, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
     """Between the last checkpoint and the summary: nothing is left to train, but the run is not finished."""
-    from triptych import run as run_module
+    from triptych.commands import train as run_module
 
     def stop(*args: Any) -> None:
         raise KeyboardInterrupt
@@ -373,8 +373,8 @@ def test_the_line_that_says_how_to_go_on_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A shell reads from it the very options of the first command line, quotes and blanks in them too."""
-    from triptych.command import command
-    from triptych.run import _resume_command
+    from triptych.commands.cli import command
+    from triptych.commands.train import _resume_command
 
     given = ["seed=3", "data=text", "data.columns={text: 'a b'}", "data.config='$x'"]
     monkeypatch.setattr(sys, "argv", ["train", "task=charlm", "resume=auto", *given])

@@ -20,10 +20,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import triptych
 from conftest import Composed
+from triptych.commands.train import train
 from triptych.errors import UserError
 from triptych.inference.trained import evaluate, load, predict
 from triptych.maps import record
-from triptych.run import train
 from triptych.runs import metrics_file
 
 
@@ -42,7 +42,7 @@ def summary_of(run: Path) -> dict[str, Any]:
 def config_for(name: str, **options: Any) -> DictConfig:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose(name)

@@ -14,8 +14,8 @@ import pytest
 from omegaconf import DictConfig
 
 from conftest import Composed
+from triptych.commands.train import train
 from triptych.report import run_page
-from triptych.run import train
 from triptych.runs import folder
 from triptych.runs.metrics_file import read
 

@@ -135,7 +135,7 @@ def test_words_are_put_together_from_their_subwords(translator: Path) -> None:
 def test_a_model_without_attention_trains_and_has_nothing_to_align(
     compose_translation: Composed, tmp_path: Path, one_thread: None
 ) -> None:
-    from triptych.run import train
+    from triptych.commands.train import train
 
     run = train(compose_translation("model=seq2seq", "trainer.max_steps=10", f"runs={tmp_path}"))
     summary = run.summary()
@@ -149,7 +149,7 @@ def test_a_model_without_attention_trains_and_has_nothing_to_align(
 def test_a_recurrent_model_with_attention_is_aligned(
     compose_translation: Composed, tmp_path: Path, one_thread: None
 ) -> None:
-    from triptych.run import train
+    from triptych.commands.train import train
 
     run = train(compose_translation("model=bahdanau", "trainer.max_steps=10", f"runs={tmp_path}"))
     assert run.summary()["metrics"]["test/aer"] <= 1

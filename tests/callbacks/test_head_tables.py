@@ -175,8 +175,8 @@ def test_a_translator_has_what_applies_to_each_of_its_stacks(translator: Path) -
 def test_an_image_model_has_distances_between_patches(tmp_path: Path, one_thread: None) -> None:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
-    from triptych.run import train
+    from triptych.commands.cli import CONF
+    from triptych.commands.train import train
 
     small = [setting for setting in TINY if setting.split("=")[0] not in NOT_OF_IMAGES]
     with initialize_config_dir(str(CONF), version_base="1.3"):

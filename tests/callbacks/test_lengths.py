@@ -32,8 +32,8 @@ def test_one_length_is_one_range() -> None:
 def test_the_history_trains_four_models_and_compares_them(
     pairs_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from triptych.command import command
-    from triptych.run import train
+    from triptych.commands.cli import command
+    from triptych.commands.train import train
 
     small = ["data=parallel", f"data.path={pairs_folder}", "data.vocabulary=120", "model.width=32"]
     words = [

@@ -10,7 +10,7 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.callbacks.maps import MapsCallback
-from triptych.command import CONF, FROM_ENVIRONMENT
+from triptych.commands.cli import CONF, FROM_ENVIRONMENT
 from triptych.config import validate
 
 FILES = sorted(CONF.rglob("*.yaml"))

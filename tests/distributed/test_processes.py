@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from conftest import SUMS_MODEL, Composed
-from triptych.command import CONF
+from triptych.commands.cli import CONF
+from triptych.commands.train import train
 from triptych.data.batches import TextBatch, TranslationBatch, balanced
 from triptych.distributed import collectives, launch
 from triptych.errors import UserError
-from triptych.run import train
 from triptych.runs import folder
 from triptych.runs.metrics_file import read
 
@@ -142,7 +142,7 @@ def others_of(pid: int) -> list[int]:
     """The ranks that a process has started."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
-    return [int(row[0]) for row in rows if int(row[1]) == pid and "triptych.rank" in row[2]]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and "triptych.commands.rank" in row[2]]
 
 
 def wait_for(condition: Any, seconds: float = 240) -> Any:

@@ -25,7 +25,7 @@ RECURRENT = "model=bahdanau"
 def config_of(name: str, *more: str) -> Any:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
 
     sizes = () if any(word.startswith("model=") for word in more) else OVERRIDES[name]
     words = [*sizes, *more]

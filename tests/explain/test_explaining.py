@@ -10,13 +10,13 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from subjects_of import subject_of, task_and_data
 
+from triptych.commands.explain import explain
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.evidence import look
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings, Verdicts
 from triptych.explain.methods.registry import METHODS
-from triptych.explained import explain
 from triptych.maps import record
 
 QUICK = ("attention", "relevance", "random")
@@ -108,7 +108,7 @@ def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monke
 def config_for(**options: Any) -> DictConfig:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("explain")

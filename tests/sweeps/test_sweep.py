@@ -16,9 +16,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from conftest import TINY
-from triptych.command import command
+from triptych.commands.cli import command
+from triptych.commands.train import train
 from triptych.config.messages import CONF
-from triptych.run import train
 from triptych.sweeps.record import SweepFolder, all_sweeps
 from triptych.tasks.charlm import CharLMTask
 

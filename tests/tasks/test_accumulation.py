@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from conftest import SUMS, SUMS_MODEL, TINY
-from triptych.command import CONF
+from triptych.commands.cli import CONF
+from triptych.commands.train import train
 from triptych.config import build
 from triptych.data.batches import Batch, ImageBatch, TextBatch, TranslationBatch
-from triptych.run import train
 from triptych.runs.metrics_file import read
 from triptych.tasks.base import Task
 

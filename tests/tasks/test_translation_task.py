@@ -152,7 +152,7 @@ def test_maps_say_which_words_meet_in_which_operation(translator: Path) -> None:
 def predict(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
     from triptych.inference import trained
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -335,7 +335,7 @@ def test_a_run_is_scored_as_its_language_needs_it(
 ) -> None:
     """From the setting and the locale to the signature in the notes, and to the table by lengths."""
     from triptych.callbacks import lengths
-    from triptych.run import train
+    from triptych.commands.train import train
 
     options = (*TRANSFORMER, "trainer.max_steps=4", "validations=1", "maps=none", f"runs={tmp_path}")
     run = train(compose_translation(*options, "data.target_locale=zh_Hans"))

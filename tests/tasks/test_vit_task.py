@@ -37,7 +37,7 @@ SMALL = (
 def compose_vit(*overrides: str) -> DictConfig:
     from hydra import compose, initialize_config_dir
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("train", overrides=["task=vit", *SMALL, *overrides])
@@ -58,7 +58,7 @@ def built(*overrides: str) -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run on digits. Only to be read."""
-    from triptych.run import train
+    from triptych.commands.train import train
 
     torch.set_num_threads(1)
     return train(compose_vit(f"runs={tmp_path_factory.mktemp('vit')}")).path
@@ -157,7 +157,7 @@ def test_words_for_an_image(run: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(override: str, said: str, tmp_path: Path, unchecked: None) -> None:
-    from triptych.run import train
+    from triptych.commands.train import train
 
     with pytest.raises(UserError, match=said):
         train(compose_vit(override, f"runs={tmp_path}"))
@@ -167,8 +167,8 @@ def test_what_does_not_fit_is_refused(override: str, said: str, tmp_path: Path, 
 def test_the_sentence_is_the_users_also_from_inside_hydra(tmp_path: Path) -> None:
     from hydra.errors import InstantiationException
 
+    from triptych.commands.train import train
     from triptych.config.messages import _configuration_sentence
-    from triptych.run import train
 
     with pytest.raises(InstantiationException) as caught:
         train(compose_vit("model.patch_size=3", f"runs={tmp_path}"))
@@ -233,7 +233,7 @@ def test_the_logged_accuracy_is_the_share_of_right_answers(run: Path) -> None:
 
 
 def test_two_runs_of_one_seed_are_the_same(run: Path, tmp_path: Path, one_thread: None) -> None:
-    from triptych.run import train
+    from triptych.commands.train import train
 
     again = train(compose_vit(f"runs={tmp_path}")).path
     rows, others = (
@@ -250,7 +250,7 @@ def test_a_resumed_run_is_the_same_run(run: Path, tmp_path: Path, one_thread: No
 
     import pytorch_lightning as pl
 
-    from triptych import run as running
+    from triptych.commands import train as running
 
     class Stop(pl.Callback):
         def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
@@ -278,7 +278,7 @@ def test_predict_answers_files_and_folders(run: Path, tmp_path: Path, capsys: py
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
     from triptych.inference.trained import predict
 
     Image.new("RGBA", (31, 17), (9, 9, 9, 40)).save(tmp_path / "one.png")
@@ -310,7 +310,7 @@ def test_options_of_another_task_are_refused(run: Path, monkeypatch: pytest.Monk
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from triptych.command import CONF
+    from triptych.commands.cli import CONF
     from triptych.inference import trained as running
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -327,7 +327,7 @@ def test_the_averaged_weights_are_the_ones_tested(tmp_path: Path, one_thread: No
     """By hand: the average of every update's weights; the weights that train stand beside it in the checkpoint."""
     import pytorch_lightning as pl
 
-    from triptych import run as running
+    from triptych.commands import train as running
 
     kept: list[dict[str, torch.Tensor]] = []
 
@@ -358,7 +358,7 @@ def test_the_averaged_weights_are_the_ones_tested(tmp_path: Path, one_thread: No
 
 
 def test_maps_true_reaches_predict_although_maps_is_a_folder_of_options() -> None:
-    from triptych.command import _switch
+    from triptych.commands.cli import _switch
 
     assert _switch("maps=true") == "maps.draw=true"
     assert [_switch(word) for word in ("maps=none", "compile=true", "input=maps=true")] == [

@@ -1,6 +1,6 @@
 """Starting the processes that train one model together, joining those that torchrun or Slurm started, ending them.
 
-The process that a person started is rank 0. It starts the others itself (``python -m triptych.rank``), or finds that a
+The process that a person started is rank 0. It starts the others itself (``python -m triptych.commands.rank``), or finds that a
 launcher has done so. Rank 0 prepares the run and says in which folder; the others join it there.
 """
 
@@ -145,7 +145,7 @@ class Started(_Group):
         super().__enter__()
         for rank in range(1, self.size):
             said = tempfile.TemporaryFile()
-            words = [sys.executable, "-m", "triptych.rank", str(rank), str(self.size), str(self.store.port)]
+            words = [sys.executable, "-m", "triptych.commands.rank", str(rank), str(self.size), str(self.store.port)]
             # In a session of their own: a Ctrl-C reaches rank 0 alone, which tells the others.
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True

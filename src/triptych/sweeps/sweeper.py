@@ -13,13 +13,12 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from triptych import launchers
 from triptych.config import build
 from triptych.config.messages import refuse_added
 from triptych.errors import UserError
 from triptych.inference.trained import quiet
 from triptych.runs import folder
-from triptych.sweeps import results, settings, space
+from triptych.sweeps import launchers, results, settings, space
 from triptych.sweeps.plans import Grid, Plan, claim
 from triptych.sweeps.record import OVER, Record, SweepFolder, all_sweeps, new_id, of_number
 from triptych.sweeps.search import Search, installed

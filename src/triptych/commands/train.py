@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from triptych import hardware
-from triptych.assembly import Assembly, assemble, learner
 from triptych.callbacks.maps import MapsCallback, check_choice
+from triptych.commands.assembly import Assembly, assemble, learner
 from triptych.config import build, validate
 from triptych.distributed import launch
 from triptych.distributed.launch import World

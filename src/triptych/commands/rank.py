@@ -1,4 +1,4 @@
-"""What a process runs that rank 0 has started: ``python -m triptych.rank RANK SIZE PORT``; see `launch`."""
+"""What a process runs that rank 0 has started: ``python -m triptych.commands.rank RANK SIZE PORT``; see `launch`."""
 
 import sys
 import traceback
@@ -6,9 +6,9 @@ import traceback
 
 def main() -> None:
     """Join the run whose folder rank 0 names on standard input."""
+    from triptych.commands.train import join
     from triptych.distributed.launch import Joined
     from triptych.errors import UserError
-    from triptych.run import join
 
     rank, size, port = map(int, sys.argv[1:])
     try:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from triptych import launchers
-from triptych.command import CONF
+from triptych.commands.cli import CONF
 from triptych.errors import Requeued, UserError
 from triptych.runs import folder
+from triptych.sweeps import launchers
 from triptych.training.checkpoints import Checkpoints, Interrupted
 
 LAUNCHERS = sorted(file.stem for file in (CONF / "hydra" / "launcher").glob("*.yaml"))

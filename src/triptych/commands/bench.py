@@ -22,7 +22,7 @@ from triptych import hardware
 from triptych.attention import Attend, AttentionMask
 from triptych.callbacks.maps import take_maps
 from triptych.callbacks.progress import Live
-from triptych.command import CONF
+from triptych.commands.cli import CONF
 from triptych.config import build
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
