@@ -3,6 +3,6 @@
 from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.inference.trained import evaluate
+    from triptych.commands.evaluate import evaluate
 
     command(evaluate, "evaluate")

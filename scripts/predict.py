@@ -3,6 +3,6 @@
 from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.inference.trained import predict
+    from triptych.commands.predict import predict
 
     command(predict, "predict")

@@ -3,6 +3,6 @@
 from triptych.commands.cli import command
 
 if __name__ == "__main__":
-    from triptych.inference.trained import rebuild_report
+    from triptych.commands.report import rebuild_report
 
     command(rebuild_report, "report")

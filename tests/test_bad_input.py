@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 
+import triptych.commands.evaluate
+import triptych.commands.predict
+import triptych.commands.report
 import triptych.commands.train
-import triptych.inference.trained
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
 from triptych.commands.cli import CONF, command
@@ -26,9 +28,9 @@ from triptych.training.checkpoints import WholeFiles
 
 COMMANDS = {
     "train": triptych.commands.train.train,
-    "evaluate": triptych.inference.trained.evaluate,
-    "predict": triptych.inference.trained.predict,
-    "report": triptych.inference.trained.rebuild_report,
+    "evaluate": triptych.commands.evaluate.evaluate,
+    "predict": triptych.commands.predict.predict,
+    "report": triptych.commands.report.rebuild_report,
 }
 
 Said = Callable[..., str]
@@ -353,7 +355,7 @@ def test_a_path_of_strange_letters_trains_and_evaluates(
     monkeypatch.delenv("TRIPTYCH_DATA_PATH")
     measured: list[Any] = []
     monkeypatch.setattr(sys, "argv", ["evaluate", f"run={run.path}"])
-    command(lambda config: measured.append(triptych.inference.trained.evaluate(config)), "evaluate")
+    command(lambda config: measured.append(triptych.commands.evaluate.evaluate(config)), "evaluate")
     assert measured == [summary_of(run.path)["metrics"]]
 
 

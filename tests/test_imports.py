@@ -1,4 +1,4 @@
-"""The architecture's arrows: data flows from left to right, and nothing imports what lies on its right."""
+"""The order of the rooms: each imports only rooms above it, and whoever looks for a thing knows in which room it is."""
 
 import ast
 import subprocess
@@ -9,40 +9,28 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "triptych"
 
-# What each part of the package may import of the package, besides itself. From left to right.
-LEAVES = {"errors", "jsonlines", "machine", "options", "folder", "processes", "stored"}
-MODEL_SIDE = {"data", "attention", "models", "tasks"}
-READER_SIDE = {"maps", "explain", "dashboards"}
-MAY_IMPORT = {
-    "errors": set(),
-    "jsonlines": set(),
-    "stored": set(),
-    "machine": {"errors"},
-    "options": {"errors"},
-    "folder": {"errors", "jsonlines", "stored"},
-    "processes": set(),
-    "launch": {"errors"},
-    "launchers": {"errors"},
-    "sentences": {"errors"},
-    "command": {"errors", "folder", "sentences", "sweeps"},
-    "data": {"errors"},
-    "attention": {"errors"},
-    "models": {"errors", "attention"},
-    "tasks": {"errors", "processes", "data", "attention", "models"},
-    "maps": LEAVES | MODEL_SIDE | READER_SIDE,
-    "explain": LEAVES | MODEL_SIDE | READER_SIDE,
-    "dashboards": LEAVES | MODEL_SIDE | READER_SIDE,
-    "resume": LEAVES | READER_SIDE,
-    "build": LEAVES | MODEL_SIDE,
-    "trained": LEAVES | MODEL_SIDE | READER_SIDE | {"build"},
-    "compare": LEAVES | READER_SIDE,
-    "sweeps": LEAVES | READER_SIDE | {"build", "compare", "launchers", "sentences", "trained"},
-    "assembly": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "launch", "sweeps", "trained"},
-    "explained": LEAVES | MODEL_SIDE | READER_SIDE | {"trained"},
-    "run": LEAVES | MODEL_SIDE | READER_SIDE | {"assembly", "build", "launch", "resume", "sweeps", "trained"},
-    "rank": {"errors", "launch", "run"},
-    "bench": LEAVES | MODEL_SIDE | READER_SIDE | {"build", "command", "trained"},
-}
+# From the ground up. A room imports itself and rooms above it, nothing else, and there are no exceptions.
+GROUND = ("errors", "hardware", "environment")  # modules at the package's root
+ROOMS = (
+    "attention",
+    "distributed",
+    "data",
+    "models",
+    "training",
+    "tasks",
+    "maps",
+    "explain",
+    "runs",
+    "config",
+    "inference",
+    "pictures",
+    "loggers",
+    "report",
+    "callbacks",
+    "sweeps",
+    "commands",
+)
+ORDER = (*GROUND, *ROOMS)
 # Parts that promise to need little: what they may import from outside, besides the standard library.
 NEEDS_ONLY = {"errors": set(), "attention": {"torch", "jaxtyping"}, "models": {"torch"}}
 
@@ -82,12 +70,19 @@ def inside(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)
-def test_no_arrow_runs_backwards(path: Path) -> None:
-    part = module(path).split(".")[0]
-    assert part in MAY_IMPORT, f"say in MAY_IMPORT where {part} stands"
-    used = {name.split(".")[0] for name in inside(path)} - {part}
-    backwards = used - MAY_IMPORT[part]
-    assert not backwards, f"{module(path)} imports {', '.join(sorted(backwards))}, which lies on its right"
+def test_no_arrow_runs_back_up(path: Path) -> None:
+    room = module(path).split(".")[0]
+    assert room in ORDER, f"say in ORDER where {room} stands"
+    below = {name for name in inside(path) if ORDER.index(name.split(".")[0]) > ORDER.index(room)}
+    assert not below, f"{module(path)} imports {', '.join(sorted(below))}, which lies below it"
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    """In the docstring of its __init__, which someone who looks around reads first."""
+    for room in ROOMS:
+        said = ast.get_docstring(ast.parse((SOURCE / room / "__init__.py").read_text(encoding="utf-8")))
+        assert said, f"{room}/__init__.py says nothing"
+        assert len(said.split()) > 15, f"{room}/__init__.py: what is it for, what comes in, what goes out?"
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if module(path).split(".")[0] in NEEDS_ONLY], ids=module)

@@ -11,12 +11,14 @@ from omegaconf import DictConfig
 
 from conftest import SUMS, SUMS_MODEL, TINY
 from triptych.commands.cli import CONF
+from triptych.commands.evaluate import evaluate
 from triptych.commands.explain import explain
+from triptych.commands.predict import predict
 from triptych.commands.train import train
 from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
-from triptych.inference.trained import Trained, evaluate, load, predict
+from triptych.inference.trained import Trained, load
 from triptych.runs.metrics_file import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,9 +20,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import triptych
 from conftest import Composed
+from triptych.commands.evaluate import evaluate
+from triptych.commands.predict import predict
 from triptych.commands.train import train
 from triptych.errors import UserError
-from triptych.inference.trained import evaluate, load, predict
+from triptych.inference.trained import load
 from triptych.maps import record
 from triptych.runs import metrics_file
 

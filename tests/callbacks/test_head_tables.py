@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from conftest import TINY
-from triptych.callbacks.analysis import Several, beside
+from triptych.callbacks.analysis import beside
 from triptych.callbacks.head_tables import (
     LEFT_OUT_ON,
     LOOKED_AT,
@@ -22,6 +22,7 @@ from triptych.callbacks.head_tables import (
     telling,
     together,
 )
+from triptych.explain.analysis import Several
 from triptych.explain.evaluation.stability import over_runs
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import importance

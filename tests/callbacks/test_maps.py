@@ -8,11 +8,11 @@ import torch
 from conftest import Composed
 from test_run import rows_of, summary_of
 from triptych.attention import set_backend
-from triptych.callbacks.maps import take_maps
 from triptych.commands.train import train
 from triptych.inference.trained import load
 from triptych.maps import record
 from triptych.maps.record import MapRecord
+from triptych.maps.taking import take_maps
 
 
 def moments(run: Path) -> list[int]:

@@ -10,14 +10,19 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from subjects_of import subject_of, task_and_data
 
+from triptych.callbacks.verdicts import Verdicts
 from triptych.commands.explain import explain
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.evidence import look
 from triptych.explain.examples import examples
-from triptych.explain.explaining import Settings, Verdicts
+from triptych.explain.explaining import Settings
 from triptych.explain.methods.registry import METHODS
+from triptych.loggers import publish
 from triptych.maps import record
+from triptych.pictures import explanations as drawn
+from triptych.report import explanation_table
+from triptych.runs import explanations
 
 QUICK = ("attention", "relevance", "random")
 
@@ -31,7 +36,7 @@ def quickly(name: str, count: int, **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["vit", "charlm", "translation"])
 def test_what_is_kept_agrees_with_the_methods_and_reads_back(name: str, tmp_path: Path) -> None:
     found = quickly(name, 3, shown=2)
-    path = explaining.write(tmp_path, found, task=name, step=7)
+    path = explanations.write(tmp_path, found, task=name, step=7)
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["step"] == 7
     assert stored["examples"] == 3
@@ -69,25 +74,22 @@ def test_when_time_is_up_no_more_examples_begin() -> None:
 
 def test_the_table_and_the_sentences_name_every_method() -> None:
     found = quickly("vit", 2)
-    assert explaining.table(found).row_count == len(QUICK)
+    assert explanation_table.table(found).row_count == len(QUICK)
     titles = [row["title"] for row in found["methods"] if row["name"] != "random"]
     assert len(titles) == len(QUICK) - 1, "random order is what the others are compared with"
-    assert [line.partition(":")[0] for line in explaining.sentences(found)[: len(titles)]] == titles
+    assert [line.partition(":")[0] for line in explanation_table.sentences(found)[: len(titles)]] == titles
 
 
 def test_a_pictures_word_on_a_method_keeps_a_failed_control() -> None:
     verdict = "beats random order on 9 examples (deletion area lower by 0.1); fails its control: re-initialised ..."
-    assert explaining._in_short(verdict) == "beats random order on 9 examples; fails its control"
-    assert (
-        explaining._in_short("does not beat random order on 9 examples (x)")
-        == "does not beat random order on 9 examples"
-    )
+    assert drawn._in_short(verdict) == "beats random order on 9 examples; fails its control"
+    assert drawn._in_short("does not beat random order on 9 examples (x)") == "does not beat random order on 9 examples"
 
 
 def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, data = task_and_data("charlm")
     shown: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(explaining.publish, "picture", lambda *what, caption: shown.append((*what, caption)))
+    monkeypatch.setattr(publish, "picture", lambda *what, caption: shown.append((*what, caption)))
     Verdicts(folder=tmp_path, examples=2, seconds=60).conclude(task, data, [], 5)
     stored = json.loads((tmp_path / "explain.json").read_text(encoding="utf-8"))
     assert (stored["task"], stored["step"], stored["split"], stored["examples"]) == ("charlm", 5, "validation", 2)

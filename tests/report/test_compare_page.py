@@ -7,7 +7,7 @@ import pytest
 import torch
 from browser import Browser, needs_chromium
 from omegaconf import OmegaConf
-from test_report import HOSTILE, island, maps, numbers
+from test_run_page import HOSTILE, island, maps, numbers
 
 from triptych.maps.record import MapRecord, save
 from triptych.report import map_data

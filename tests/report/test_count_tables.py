@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from browser import Browser, needs_chromium
-from test_report import HOSTILE, island, run
+from test_run_page import HOSTILE, island, run
 
 from triptych.callbacks.tables import Tables, write_counts
 from triptych.report import run_page

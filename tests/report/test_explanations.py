@@ -13,7 +13,7 @@ import torch
 from browser import Browser, needs_chromium
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import HOSTILE, dom, inside, island, maps, run
+from test_run_page import HOSTILE, dom, inside, island, maps, run
 
 from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.verdicts import verdict

@@ -10,7 +10,7 @@ import pytest
 import torch
 from browser import Browser, needs_chromium
 from PIL import Image
-from test_report import dom, inside, island, run
+from test_run_page import dom, inside, island, run
 
 from triptych.maps.record import MapRecord, save
 from triptych.report import run_page

@@ -153,14 +153,14 @@ def predict(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
     from hydra import compose, initialize_config_dir
 
     from triptych.commands.cli import CONF
-    from triptych.inference import trained
+    from triptych.commands.predict import predict
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("predict")
     for name, value in options.items():
         config[name] = value
     capsys.readouterr()
-    trained.predict(config)
+    predict(config)
     return capsys.readouterr().out
 
 

@@ -279,7 +279,7 @@ def test_predict_answers_files_and_folders(run: Path, tmp_path: Path, capsys: py
     from omegaconf import OmegaConf
 
     from triptych.commands.cli import CONF
-    from triptych.inference.trained import predict
+    from triptych.commands.predict import predict
 
     Image.new("RGBA", (31, 17), (9, 9, 9, 40)).save(tmp_path / "one.png")
     Image.new("CMYK", (8, 8)).save(tmp_path / "two.jpg")
@@ -310,8 +310,8 @@ def test_options_of_another_task_are_refused(run: Path, monkeypatch: pytest.Monk
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
+    from triptych.commands import predict as running
     from triptych.commands.cli import CONF
-    from triptych.inference import trained as running
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("predict", overrides=["temperature=0.5"])

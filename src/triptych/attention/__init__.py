@@ -1,4 +1,7 @@
-"""The attention core: needs only torch. Start with ``naive.py``, which is the equation."""
+"""The attention core, which needs only torch. Start with ``naive.py``: it is the equation.
+
+In come queries, keys, values and a mask; out comes the context. Weights are never returned: `triptych.maps` takes them.
+"""
 
 from triptych.attention.attend import BACKENDS, Attend, set_backend
 from triptych.attention.cache import KeyValueCache, LayerCache

@@ -1,57 +1,10 @@
 """What is measured and drawn beside a task's own metrics, by the task's name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import pytorch_lightning as pl
-
-
-@runtime_checkable
-class Beside(Protocol):
-    """A callback that measures while a model trains, and again when it is trained."""
-
-    def measure(self, task: Any, data: Any) -> tuple[dict[str, float], dict[str, str]]:
-        """Figures of the trained model, and what to say about them."""
-        ...
-
-    def conclude(self, task: Any, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
-        """Keep and draw what the whole run shows, after ``measure``."""
-        ...
-
-    def pictures(self, task: Any, probe: Any, step: int) -> dict[str, Any]:
-        """By name, what to draw of a person's input beside its maps."""
-        ...
-
-
-class Several:
-    """Some of them as one, in their order: what each measures, concludes and draws."""
-
-    def __init__(self, *each: Beside) -> None:
-        self.each = each
-
-    def __iter__(self) -> Iterator[Beside]:
-        """The callbacks themselves, for a trainer."""
-        return iter(self.each)
-
-    def measure(self, task: Any, data: Any) -> tuple[dict[str, float], dict[str, str]]:
-        """All figures, and all that is to be said."""
-        figures: dict[str, float] = {}
-        notes: dict[str, str] = {}
-        for one in self.each:
-            found, said = one.measure(task, data)
-            figures |= found
-            notes |= said
-        return figures, notes
-
-    def conclude(self, task: Any, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
-        """Let each conclude, after all have measured."""
-        for one in self.each:
-            one.conclude(task, data, loggers, step)
-
-    def pictures(self, task: Any, probe: Any, step: int) -> dict[str, Any]:
-        """All pictures, by name."""
-        return {name: picture for one in self.each for name, picture in one.pictures(task, probe, step).items()}
+from triptych.explain.analysis import Beside, Several
 
 
 def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) -> Several:
@@ -67,7 +20,7 @@ def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) ->
 
         found.insert(0, Aligning(folder=folder))
     if explain is not None:
-        from triptych.explain.explaining import Verdicts
+        from triptych.callbacks.verdicts import Verdicts
 
         found.append(Verdicts(folder=folder, **explain))
     return Several(*found)

@@ -8,14 +8,15 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 
-from triptych.callbacks.analysis import Several, beside
+from triptych.callbacks.analysis import beside
 from triptych.callbacks.maps import MapsCallback
 from triptych.callbacks.progress import Live
 from triptych.callbacks.samples import Samples
 from triptych.callbacks.tables import Tables
 from triptych.config import build
+from triptych.config.containers import to_dict
 from triptych.distributed.launch import World
-from triptych.inference.trained import plain
+from triptych.explain.analysis import Several
 from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
@@ -83,16 +84,16 @@ def assemble(
         look_every=config.trainer.log_every_n_steps,
     )
     maps = MapsCallback(
-        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **plain(config.maps)
+        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **to_dict(config.maps)
     )
     samples = Samples(
         path=run.path / "samples.jsonl",
         every_n_steps=config.maps.every_n_steps,
         resumed_at=resumed_at,
-        options=plain(config.sample),
+        options=to_dict(config.sample),
     )
     tables = Tables(folder=run.path)
-    measuring = beside(task.name, run.path, plain(config.explain) if config.get("explain") else None)
+    measuring = beside(task.name, run.path, to_dict(config.explain) if config.get("explain") else None)
     callbacks: list[Any] = [live, maps, samples, tables, *measuring, checkpoints]
     if trial is not None:
         callbacks.append(trial.callback(run))

@@ -20,14 +20,15 @@ from torch import nn
 
 from triptych import hardware
 from triptych.attention import Attend, AttentionMask
-from triptych.callbacks.maps import take_maps
 from triptych.callbacks.progress import Live
 from triptych.commands.cli import CONF
 from triptych.config import build
+from triptych.environment import silence_lightning
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
-from triptych.inference.trained import measure, quiet
+from triptych.inference.trained import measure
 from triptych.maps.capture import capture, probing
+from triptych.maps.taking import take_maps
 from triptych.models.charlm import CharLM
 from triptych.models.sampling import generate
 from triptych.models.vit import ViT
@@ -45,8 +46,8 @@ def run(config: DictConfig) -> None:
     for name in names:
         if name not in BENCHMARKS:
             raise UserError(f"bench={name} is not a benchmark; there are: all, {', '.join(BENCHMARKS)}")
-    quiet()
-    quiet()
+    silence_lightning()
+    silence_lightning()
     build.check(config)
     build.settle(config, None)
     pl.seed_everything(config.seed, verbose=False)

@@ -11,18 +11,23 @@ from rich.progress import Progress
 
 from triptych.attention import set_backend
 from triptych.callbacks.aligning import CHOICE_FILE
+from triptych.commands.predict import draw_maps, file_name
 from triptych.config import validate
+from triptych.config.containers import to_dict
 from triptych.data.batches import Probe
 from triptych.data.images import ImageData
+from triptych.environment import silence_lightning
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
-from triptych.inference.trained import Trained, draw_maps, file_name, load, plain, quiet
+from triptych.inference.trained import Trained, load
 from triptych.maps.capture import sites
+from triptych.pictures import explanations as drawn_explanations
 from triptych.pictures import render
-from triptych.report import run_page
+from triptych.report import explanation_table, run_page
+from triptych.runs import explanations
 
 console = Console(highlight=False)
 DRAWN = 4  # examples of a split whose maps are drawn
@@ -35,7 +40,7 @@ def explain(config: DictConfig) -> Path:
     It holds explain.json, maps/ (records), pictures and report.html. Raises UserError for options that do not go
     together, and for what the model or its input does not allow.
     """
-    quiet()
+    silence_lightning()
     settings = _settings(config)
     trained = load(config.run or "", checkpoint=config.checkpoint)
     if config.attention is not None:
@@ -71,7 +76,7 @@ def explain(config: DictConfig) -> Path:
     into = Path(config.output).expanduser() if config.output else trained.folder.path / "explanations" / name
     step = draw_maps(trained, probes[:DRAWN], into, config.checkpoint)
     _draw_methods(explained, probes, into)
-    explaining.write(
+    explanations.write(
         into,
         explained,
         task=trained.task.name,
@@ -80,8 +85,8 @@ def explain(config: DictConfig) -> Path:
         split=config.split,
     )
     page = run_page.write(into)
-    (console if console.is_terminal else Console(width=WIDE)).print(explaining.table(explained))
-    for sentence in explaining.sentences(explained):
+    (console if console.is_terminal else Console(width=WIDE)).print(explanation_table.table(explained))
+    for sentence in explanation_table.sentences(explained):
         console.print(sentence, soft_wrap=True, markup=False)
     console.print(f"everything        {into}\npage              {page}", soft_wrap=True)
     return into
@@ -89,7 +94,7 @@ def explain(config: DictConfig) -> Path:
 
 def _settings(config: DictConfig) -> Settings:
     names = ("about", "methods", "orders", "points", "seed", "seconds", "control", "shown")
-    chosen = {name: option for name, option in plain(config).items() if name in names}
+    chosen = {name: option for name, option in to_dict(config).items() if name in names}
     chosen["about"] = None if chosen["about"] is None else str(chosen["about"])  # 7 is a class too
     if isinstance(chosen["methods"], str):
         chosen["methods"] = [chosen["methods"]]
@@ -132,5 +137,5 @@ def _choice(trained: Trained) -> Choice | None:
 
 def _draw_methods(explained: dict[str, Any], probes: list[Probe], into: Path) -> None:
     """A picture per output whose scores were kept, of the examples that are drawn."""
-    for number, (example, drawn) in enumerate(explaining.pictures(explained, probes[:DRAWN])):
+    for number, (example, drawn) in enumerate(drawn_explanations.pictures(explained, probes[:DRAWN])):
         render.write_png(drawn, into / f"{file_name(example)}-methods-{number}.png")

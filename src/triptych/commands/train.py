@@ -15,15 +15,18 @@ from rich.table import Table
 from rich.text import Text
 
 from triptych import hardware
-from triptych.callbacks.maps import MapsCallback, check_choice
+from triptych.callbacks.maps import MapsCallback
 from triptych.commands.assembly import Assembly, assemble, learner
 from triptych.config import build, validate
+from triptych.config.containers import to_dict
 from triptych.distributed import launch
 from triptych.distributed.launch import World
+from triptych.environment import silence_lightning
 from triptych.errors import Requeued
-from triptych.inference.trained import measure, plain, quiet, weights
+from triptych.inference.trained import measure, weights
 from triptych.loggers import publish
 from triptych.maps.capture import backends
+from triptych.maps.taking import check_choice
 from triptych.models.blocks import parameter_count
 from triptych.report import run_page
 from triptych.runs import folder
@@ -38,7 +41,7 @@ console = Console(highlight=False)
 
 def train(config: DictConfig) -> RunFolder:
     """Train as configured, test the best checkpoint, and leave a run folder (see README, "A run's folder")."""
-    quiet()
+    silence_lightning()
     trial = trial_of(config)
     task_class = build.check(config)
     validate.check(config.maps, MapsCallback.__init__, "maps")
@@ -51,7 +54,7 @@ def train(config: DictConfig) -> RunFolder:
 
 def join(world: World) -> RunFolder:
     """Train in the run that rank 0 of ``world`` has prepared, and leave every file to it."""
-    quiet()
+    silence_lightning()
     run = RunFolder(world.share(None))
     config = run.config()
     data = build.build_data(config)
@@ -100,8 +103,8 @@ def _prepare(config: DictConfig, task_class: type[Task], world: World, trial: Tr
         task, plan = learner(config, data, resumed.config if resumed else None)
         # Whatever these refuse, they refuse while there is no folder yet.
         task.configure_optimizers()
-        task.check_sample(**plain(config.sample))
-        check_choice(task.model, plain(config.maps))
+        task.check_sample(**to_dict(config.sample))
+        check_choice(task.model, to_dict(config.maps))
         run = run or folder.create(Path(config.runs), task_class.name)
         return _fit(config, plan, data, task, run, resumed, world, trial)
     finally:
@@ -266,7 +269,7 @@ def _resume_command(config: DictConfig, run: RunFolder) -> str:
 
 
 def _hyperparameters(config: DictConfig) -> dict[str, Any]:
-    contents = plain(config)
+    contents = to_dict(config)
     return {key: contents[key] for key in ("task", "data", "model", "attention", "optimizer", "scheduler", "seed")}
 
 

@@ -1,6 +1,6 @@
 """Starting the processes that train one model together, joining those that torchrun or Slurm started, ending them.
 
-The process that a person started is rank 0. It starts the others itself (``python -m triptych.commands.rank``), or finds that a
+The process that a person started is rank 0. It starts the others itself (see ``commands/rank.py``), or finds that a
 launcher has done so. Rank 0 prepares the run and says in which folder; the others join it there.
 """
 

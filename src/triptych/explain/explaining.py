@@ -2,40 +2,26 @@
 
 import base64
 import io
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from PIL import Image
-from rich.table import Table
 from torch import Tensor
 
 from triptych.data.batches import Probe
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.evaluation import verdicts
 from triptych.explain.evaluation.judging import Judging, Scores
-from triptych.explain.examples import examples
 from triptych.explain.methods.registry import METHODS, chosen
 from triptych.explain.targets import PairSubject, Subject, subjects
-from triptych.loggers import publish
-from triptych.maps.capture import probing, sites
-from triptych.maps.labels import shortened
-from triptych.pictures.rankings import ranking_picture
-from triptych.pictures.render import Picture
-from triptych.runs.folder import write_atomically
+from triptych.maps.capture import probing
 from triptych.tasks.base import Task
 
-FILE = "explain.json"
 FEW = 8  # examples: so few are worth the slow methods too
 BASELINE = "attention"
-STRETCH = 32  # characters of an example at a run's end
-AT_LEISURE = ("smooth_cdam", "integrated_cdam", "signed_attention_gradient")  # not at a run's end
 CONTROL = (
     "the same method on the same model with every weight drawn anew, normal with the trained matrix's own standard "
     "deviation; its ranking is tested on the trained model"
@@ -127,73 +113,6 @@ def explain(
     }
 
 
-def write(folder: Path, explained: dict[str, Any], **origin: Any) -> Path:
-    """Keep it as ``folder``/explain.json. origin: task, step, checkpoint, split, data fingerprint."""
-    path = folder / FILE
-    text = json.dumps({**origin, **explained}, ensure_ascii=False, indent=1, allow_nan=False)
-    write_atomically(path, text + "\n")
-    return path
-
-
-def table(explained: dict[str, Any]) -> Table:
-    """What a terminal shows of the methods: advantages over random order with their 95 % intervals."""
-    shown = Table(title=f"{explained['examples']} examples, advantage over {explained['orders']} random orders of each")
-    columns = ("method", "deletion", "insertion", "class sensitivity", "compactness", "control", "ms per example")
-    for column in columns:
-        shown.add_column(column, justify="left" if column == "method" else "right")
-    for row in explained["methods"]:
-        shown.add_row(
-            row["title"],
-            *(_cell(row[name]) for name in ("deletion", "insertion", "class_sensitivity", "compactness", "control")),
-            f"{row['seconds_per_example'] * 1000:.2f}",
-        )
-    return shown
-
-
-def sentences(explained: dict[str, Any]) -> list[str]:
-    """The verdict on each method, how they compare, and the interventions on inputs and layers."""
-    lines = [f"{row['title']}: {row['verdict']}" for row in explained["methods"] if row["name"] != "random"]
-    lines += [explained["comparison"]] if explained["comparison"] else []
-    return lines + [row["sentence"] for row in explained["interventions"] if row["kind"] != "head"]
-
-
-def pictures(explained: dict[str, Any], probes: Sequence[Probe]) -> Iterator[tuple[str, Picture]]:
-    """A picture per output whose scores were kept: the example, and every method's map of it over its verdict."""
-    titles = {row["name"]: row["title"] for row in explained["methods"]}
-    says = {row["title"]: _in_short(row["verdict"]) for row in explained["methods"] if row["name"] != "random"}
-    of = {probe.example: probe.picture for probe in probes}
-    outputs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in explained["results"]:
-        if each["example"] in of:
-            outputs.setdefault((each["example"], each["output"]), []).append(each)
-    for (example, output), results in outputs.items():
-        grid = results[0]["grid"]
-        yield (
-            example,
-            ranking_picture(
-                results[0]["units"],
-                {titles[each["method"]]: each["scores"] for each in results},
-                None if grid is None else (grid[0], grid[1]),
-                of[example],
-                title=f"{shortened(example)} · output {shortened(output)}",
-                says=says,
-                caption=f"Each map up to its own largest score. Verdicts over {explained['examples']} examples.",
-            ),
-        )
-
-
-def _in_short(verdict: str) -> str:
-    """The verdict without its numbers."""
-    return verdict.partition(" (")[0] + ("; fails its control" if "fails its control" in verdict else "")
-
-
-def _cell(interval: dict[str, Any] | None) -> str:
-    if interval is None:
-        return ""
-    mean, low, high = (interval[name] for name in ("mean", "low", "high"))
-    return f"{mean:.3f}" if low is None else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
-
-
 def _different(results: list[dict[str, Any]]) -> int:
     return len({each["example"] for each in results})
 
@@ -245,38 +164,3 @@ def _class_tokens(task: Task, data: Any, probes: Sequence[Probe]) -> Tensor:
         finally:
             handle.remove()
     return torch.cat(seen)
-
-
-class Verdicts(pl.Callback):
-    """At a run's end: what its maps show of validation examples, tested, as explain.json in the run's ``folder``.
-
-    examples: how many, 0 for none. seconds: begin no more after so long. No test example is looked at.
-    """
-
-    def __init__(self, *, folder: Path, examples: int, seconds: float) -> None:
-        self.folder, self.examples, self.seconds = folder, examples, seconds
-
-    def measure(self, task: Task, data: Any) -> tuple[dict[str, float], dict[str, str]]:
-        """Nothing: these are findings about maps, not figures of the model."""
-        return {}, {}
-
-    def conclude(self, task: Task, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
-        """Explain and judge, and write it down for the report."""
-        if self.examples == 0 or not sites(task.model):
-            return
-        probes = examples(task, data, "validation", self.examples, longest=STRETCH)
-        names = [each.name for each in METHODS if not each.slow and each.name not in AT_LEISURE]
-        first = subjects(task, data, probes[:1], seed=0)[0]
-        settings = Settings(
-            methods=[each.name for each in METHODS if each.name in names and each.refusal(task.model, first) is None],
-            seconds=self.seconds,
-            together=4,
-        )
-        explained = explain(task, data, probes, settings)
-        write(self.folder, explained, task=task.name, step=step, checkpoint="best.ckpt", split="validation")
-        for example, picture in islice(pictures(explained, probes), 1):
-            publish.picture(loggers, "maps/explanations", picture, step, caption=shortened(example))
-
-    def pictures(self, task: Task, probe: Probe, step: int) -> dict[str, Any]:
-        """None: what is drawn of an input is its maps; `make explain` draws its explanations."""
-        return {}

@@ -1,1 +1,4 @@
-"""Exact attention maps of a model that runs on a fast kernel: capture, records, pictures, and the callback."""
+"""Exact attention maps: taken from a model while it runs, or replaced in it, and kept with where they come from.
+
+In come a model and examples; out come records (numbers and provenance). Nothing is drawn here.
+"""

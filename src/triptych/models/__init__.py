@@ -1,1 +1,4 @@
-"""Tensors in, tensors out: blocks around the attention core, and the models made of them."""
+"""The models, blocks around the attention core, and how they write: sampling and beam search.
+
+In come tensors and sizes that the data decide; out come logits.
+"""

@@ -4,6 +4,17 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig, OmegaConf
 
+MOVED = {
+    "triptych.attention.delta.DeltaAttend": "triptych.attention.operators.delta.DeltaAttend",
+    "triptych.attention.hard.HardAttend": "triptych.attention.operators.hard.HardAttend",
+    "triptych.attention.linear.LinearAttend": "triptych.attention.operators.linear.LinearAttend",
+    "triptych.attention.positional.PositionalAttend": "triptych.attention.operators.positional.PositionalAttend",
+    "triptych.tasks.optimizers.adamw": "triptych.training.optimizers.adamw",
+    "triptych.tasks.optimizers.muon": "triptych.training.optimizers.muon",
+    "triptych.tasks.schedules.warmup_cosine": "triptych.training.schedules.warmup_cosine",
+    "triptych.tasks.schedules.warmup_stable_decay": "triptych.training.schedules.warmup_stable_decay",
+}
+"""What version 1 called things, and what they are called now."""
 KEY = "settings_version"  # in a stored config.yaml; where it is missing, version 1
 
 
@@ -22,7 +33,10 @@ def upgrade(stored: DictConfig) -> DictConfig:
 
 
 def _to_2(config: DictConfig) -> None:
-    """Shares of train no longer give way to a split of that name by themselves; files are read by our own rules."""
+    """Modules moved into rooms; shares of train give way to a split only where that is said; own rules for files."""
+    for part in config.values():
+        if isinstance(part, DictConfig) and part.get("_target_") in MOVED:
+            part["_target_"] = MOVED[part["_target_"]]
     data, task = config.get("data"), config.get("task")
     if data is not None:
         for name, value in (data.get("splits") or {}).items():

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from triptych.config import build
 from triptych.config.messages import refuse_added
+from triptych.environment import silence_lightning
 from triptych.errors import UserError
-from triptych.inference.trained import quiet
 from triptych.runs import folder
 from triptych.sweeps import launchers, results, settings, space
 from triptych.sweeps.plans import Grid, Plan, claim
@@ -55,7 +55,7 @@ class Sweep(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         """Run what is left of the sweep, then compare. arguments: the words of the command line."""
         assert self.config is not None
-        quiet()
+        silence_lightning()
         parser = OverridesParser.create(config_loader=self._loader)
         chosen = settings.read(self.config)
         swept = [f"{name}={value}" for name, value in self.params.items()]
