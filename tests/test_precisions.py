@@ -18,7 +18,7 @@ from triptych.commands.train import train
 from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
-from triptych.inference.trained import Trained, load
+from triptych.inference.loading import Trained, load
 from triptych.runs.metrics_file import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -24,7 +24,7 @@ from triptych.commands.evaluate import evaluate
 from triptych.commands.predict import predict
 from triptych.commands.train import train
 from triptych.errors import UserError
-from triptych.inference.trained import load
+from triptych.inference.loading import load
 from triptych.maps import record
 from triptych.runs import metrics_file
 

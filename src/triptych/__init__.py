@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "load": "triptych.inference.trained",
+    "load": "triptych.inference.loading",
     "Attend": "triptych.attention",
     "AttentionMask": "triptych.attention",
     "KeyValueCache": "triptych.attention",

@@ -53,7 +53,7 @@ def test_masking_finds_the_word_that_a_target_word_is_copied_from() -> None:
 
 
 def loaded(run: Path) -> Any:
-    from triptych.inference.trained import load
+    from triptych.inference.loading import load
 
     trained = load(run)
     trained.data.open()

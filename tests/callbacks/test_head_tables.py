@@ -41,7 +41,7 @@ def kept(run: Path) -> dict[str, Any]:
 
 
 def loaded(run: Path) -> Any:
-    from triptych.inference.trained import load
+    from triptych.inference.loading import load
 
     found = load(run)
     found.data.open()

@@ -9,7 +9,7 @@ from conftest import Composed
 from test_run import rows_of, summary_of
 from triptych.attention import set_backend
 from triptych.commands.train import train
-from triptych.inference.trained import load
+from triptych.inference.loading import load
 from triptych.maps import record
 from triptych.maps.record import MapRecord
 from triptych.maps.taking import take_maps

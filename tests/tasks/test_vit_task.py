@@ -136,7 +136,7 @@ def test_top_5_is_measured_where_there_are_more_than_5_classes() -> None:
 
 
 def test_words_for_an_image(run: Path) -> None:
-    from triptych.inference.trained import load
+    from triptych.inference.loading import load
 
     trained = load(run)
     trained.data.open()
@@ -218,7 +218,7 @@ def test_records_say_which_patch_is_where_and_what_was_predicted(run: Path) -> N
 
 
 def test_the_logged_accuracy_is_the_share_of_right_answers(run: Path) -> None:
-    from triptych.inference.trained import load
+    from triptych.inference.loading import load
 
     trained = load(run)
     trained.data.open()

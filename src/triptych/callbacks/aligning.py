@@ -216,6 +216,9 @@ class Aligning(pl.Callback):
             choice = Choice(**json.loads((self.folder / CHOICE_FILE).read_text(encoding="utf-8")))
         except FileNotFoundError:  # a model without cross-attention, or a run that has not ended
             return {}
+        source, target = _word_labels(probe)
+        if not source or not target:  # an empty translation has nothing to align
+            return {}
         return {"alignment": draw(task, probe, choice, step)}
 
 

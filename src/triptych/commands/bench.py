@@ -26,7 +26,7 @@ from triptych.config import build
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
-from triptych.inference.trained import measure
+from triptych.inference.measuring import measure
 from triptych.maps.capture import capture, probing
 from triptych.maps.taking import take_maps
 from triptych.models.charlm import CharLM

@@ -7,7 +7,8 @@ from rich.table import Table
 from triptych.callbacks.analysis import beside
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
-from triptych.inference.trained import load, measure
+from triptych.inference.loading import load
+from triptych.inference.measuring import measure
 
 console = Console(highlight=False)
 

@@ -22,7 +22,7 @@ from triptych.explain import explaining
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
-from triptych.inference.trained import Trained, load
+from triptych.inference.loading import Trained, load
 from triptych.maps.capture import sites
 from triptych.pictures import explanations as drawn_explanations
 from triptych.pictures import render

@@ -20,7 +20,7 @@ from triptych.config.containers import to_dict
 from triptych.data.batches import Probe
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
-from triptych.inference.trained import Trained, load
+from triptych.inference.loading import Trained, load
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
 from triptych.maps.taking import take_maps

@@ -23,7 +23,8 @@ from triptych.distributed import launch
 from triptych.distributed.launch import World
 from triptych.environment import silence_lightning
 from triptych.errors import Requeued
-from triptych.inference.trained import measure, weights
+from triptych.inference.loading import weights
+from triptych.inference.measuring import measure
 from triptych.loggers import publish
 from triptych.maps.capture import backends
 from triptych.maps.taking import check_choice

@@ -1,4 +1,4 @@
-"""A trained model put to use: load it, measure it again, let it answer, draw what it attends to."""
+"""A trained model from its run's folder, with all that is needed to use it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,18 +6,13 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from torch import nn
 
-from triptych import hardware
 from triptych.config import build
 from triptych.errors import UserError
-from triptych.explain.analysis import Beside
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
 from triptych.tasks.base import Task
-
-console = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -58,21 +53,3 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     """The model's parameters in a checkpoint. Raises UserError when the file is damaged."""
     state = folder.checkpoint_contents(path)["state_dict"]
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
-
-
-def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
-    """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
-    alone, notes = build.alone(config), {}
-    if alone.trainer.precision == "16-mixed" and hardware.accelerator().type == "cpu":
-        alone.trainer.precision = "32-true"  # Lightning would take bf16-mixed, without a word
-        notes["precision"] = "measured in 32-true, since the run's 16-mixed needs a GPU"
-    trainer = build.build_trainer(alone, None, logger=False, callbacks=[], enable_checkpointing=False, max_epochs=-1)
-    found: dict[str, float] = {}
-    for run in (trainer.validate, trainer.test):
-        found.update(run(task, datamodule=data, verbose=False)[0])
-    notes.update(task.notes)
-    if more is not None:
-        figures, said = more.measure(task.eval(), data)
-        found.update(figures)
-        notes.update(said)
-    return {name: float(number) for name, number in found.items() if "/" in name}, notes
