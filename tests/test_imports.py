@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "triptych"
 
 # From the ground up. A room imports itself and rooms above it, nothing else, and there are no exceptions.
-GROUND = ("errors", "hardware", "environment")  # modules at the package's root
+GROUND = ("errors", "hardware", "environment", "files")  # modules at the package's root
 ROOMS = (
     "attention",
     "distributed",

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from triptych.errors import UserError
+from triptych.files import write_text
 from triptych.runs import folder
-from triptych.runs.folder import RunFolder, differing, escaped, literal_text, write_atomically
+from triptych.runs.folder import RunFolder, differing, escaped, literal_text
 
 
 def test_a_new_folder_is_locked_until_it_is_released(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_latest_follows_and_is_skipped_in_lists(tmp_path: Path) -> None:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "summary.json"
-    write_atomically(path, "old")
+    write_text(path, "old")
 
     def full(*args: object, **options: object) -> None:
         raise OSError("no space")
@@ -41,7 +42,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="no space"):
-            write_atomically(path, "new")
+            write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

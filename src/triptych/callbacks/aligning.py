@@ -25,6 +25,7 @@ from triptych.explain.alignment.alignment import (
     read_links,
     soft,
 )
+from triptych.files import write_text
 from triptych.loggers import publish
 from triptych.maps import record
 from triptych.maps.capture import capture, probing, sites
@@ -33,7 +34,6 @@ from triptych.models.rnn_translator import RNNTranslator
 from triptych.pictures import render
 from triptych.pictures.alignments import alignment, over_time
 from triptych.pictures.render import Picture
-from triptych.runs.folder import write_atomically
 from triptych.tasks.translation import TranslationTask
 
 PAIRS = 500  # validation pairs that are aligned while training; all of them at the end
@@ -201,8 +201,8 @@ class Aligning(pl.Callback):
         choice = self._choice
         if choice is None:
             return
-        write_atomically(self.folder / CHOICE_FILE, json.dumps(asdict(choice)) + "\n")
-        write_atomically(self.folder / TABLE_FILE, as_csv(self._measured))
+        write_text(self.folder / CHOICE_FILE, json.dumps(asdict(choice)) + "\n")
+        write_text(self.folder / TABLE_FILE, as_csv(self._measured))
         files = sorted((self.folder / "maps").glob("step-*.safetensors"))
         places = sorted({round(index * (len(files) - 1) / (MOMENTS - 1)) for index in range(MOMENTS)}) if files else []
         picture = sharpening([files[place] for place in places], task.probes(data, 1, _LENGTH)[0], choice)

@@ -18,6 +18,7 @@ from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.stability import HEADS_FILE, over_examples
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import Head, ablations, contexts, evaluating, importance, normalised
+from triptych.files import write_text
 from triptych.maps.capture import Captured, capture, probing, signed, sites
 from triptych.runs import folder
 from triptych.tasks.base import Task
@@ -298,7 +299,7 @@ class Heads(pl.Callback):
 
     def _write(self, more: Mapping[str, Any]) -> None:
         contents = {"statistics": STATISTICS, "moments": self._moments, **more}
-        folder.write_atomically(self.folder / HEADS_FILE, json.dumps(contents, allow_nan=False) + "\n")
+        write_text(self.folder / HEADS_FILE, json.dumps(contents, allow_nan=False) + "\n")
 
     def _earlier(self) -> list[dict[str, Any]]:
         """The moments of training that the run has kept."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from triptych.files import write_text
 from triptych.loggers import publish
 from triptych.maps.capture import probing
 from triptych.runs import jsonlines
-from triptych.runs.folder import write_atomically
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 
@@ -43,7 +43,7 @@ class Samples(pl.Callback):
         with probing(task.model):
             prompt, text = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]
         self.rows.append({"step": step, "prompt": prompt, "text": text})
-        write_atomically(self.path, jsonlines.dumps(self.rows))
+        write_text(self.path, jsonlines.dumps(self.rows))
         publish.text(trainer.loggers, "samples", prompt + text, step)
 
 

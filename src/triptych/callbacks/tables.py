@@ -1,7 +1,6 @@
 """Tables of counts, such as a confusion matrix: as pictures for every dashboard, and as numbers for the report."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pytorch_lightning.trainer.states import TrainerFn
 
+from triptych.files import write_text
 from triptych.loggers import publish
 from triptych.pictures import fonts
 from triptych.pictures.render import Picture, write_png, written
@@ -54,9 +54,7 @@ def write_counts(table: Table, path: Path, *, name: str, split: str, step: int) 
         "names": list(table.names),
         "counts": table.counts.long().tolist(),
     }
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(content) + "\n", encoding="utf-8")  # ASCII: a name may hold anything
-    os.replace(partial, path)
+    write_text(path, json.dumps(content) + "\n")  # ASCII: a name may hold anything
 
 
 def draw(table: Table, title: str) -> Picture:

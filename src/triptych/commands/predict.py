@@ -20,6 +20,7 @@ from triptych.config.containers import to_dict
 from triptych.data.batches import Probe
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
+from triptych.files import write_text, written_whole
 from triptych.inference.loading import Trained, load
 from triptych.maps.capture import sites
 from triptych.maps.record import MapRecord, save
@@ -75,17 +76,13 @@ def _write_answer(path: Path, pieces: Iterable[str]) -> None:
     """The whole answer as a file, or no file at all."""
     if path.is_dir():
         raise UserError(f"output={path} is a folder: give the name of a file for the answer")
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
+        with written_whole(path) as partial, partial.open("w", encoding="utf-8") as file:
             file.writelines(pieces)
             file.write("\n")
-        partial.replace(path)
     except OSError as error:
         raise UserError(f"output={path} could not be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     console.print(str(path), soft_wrap=True)
 
 
@@ -138,7 +135,7 @@ def draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str
         old.unlink()
     save(every, into / "maps" / f"step-{step:08d}.safetensors")
     of = {key: summary[key] for key in ("task", "data", "versions") if key in summary}
-    folder.write_atomically(into / folder.SUMMARY, json.dumps({**of, "status": "prediction"}))
+    write_text(into / folder.SUMMARY, json.dumps({**of, "status": "prediction"}))
     return step
 
 

@@ -6,7 +6,6 @@ What was fetched is read as any folder is, by the rules of `triptych.data.local`
 import contextlib
 import json
 import logging
-import os
 import queue
 import re
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from triptych.data.local import layout
 from triptych.errors import UserError
+from triptych.files import write_text
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +211,7 @@ def _names_file(source: str, commit: str) -> Path:
 def _remember(source: str, commit: str, names: list[str]) -> None:
     """Keep the names of a commit's files: without the hub, they tell whether all of them are in the cache."""
     file = _names_file(source, commit)
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(names), encoding="utf-8")
-    partial.replace(file)
+    write_text(file, json.dumps(names))
 
 
 def _not_fetched(source: str, config: str | None, revision: str | None, error: Exception) -> UserError:

@@ -18,6 +18,7 @@ from triptych.data.module import TaskData
 from triptych.data.pictures import Levels
 from triptych.data.pixels import Images
 from triptych.errors import UserError
+from triptych.files import write_text
 
 if TYPE_CHECKING:
     from datasets import Dataset as Rows
@@ -183,7 +184,7 @@ class ImageData(TaskData):
 
     def save(self, folder: Path) -> None:
         """Store what a trained model needs to see and name a picture."""
-        (folder / FILE).write_text(json.dumps(vars(self.format), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_text(folder / FILE, json.dumps(vars(self.format), ensure_ascii=False, indent=1) + "\n")
 
     def restore(self, folder: Path) -> None:
         """Take from a run folder what ``save`` stored: enough to use the model, without the images."""

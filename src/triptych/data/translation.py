@@ -17,6 +17,7 @@ from triptych.data.module import TaskData
 from triptych.data.pairs import EvaluationPairs, Pairs, Sentences, TrainingPairs
 from triptych.data.tokenizers import SubwordTokenizer, composed, spaced, without_gaps, words
 from triptych.errors import UserError
+from triptych.files import write_text
 
 if TYPE_CHECKING:
     from datasets import Dataset as Rows
@@ -189,7 +190,7 @@ class TranslationData(TaskData):
         """Store what a trained model needs to read and write text."""
         self.tokenizer.save(folder / TOKENIZER_FILE)
         stored = json.dumps({"positions": self.positions}) + "\n"
-        (folder / FILE).write_text(stored, encoding="utf-8")
+        write_text(folder / FILE, stored)
 
     def restore(self, folder: Path) -> None:
         """Take from a run folder what ``save`` stored: enough to use the model, without the pairs."""

@@ -1,7 +1,6 @@
 """MapRecord: the numbers of one attention map and where they come from; saved as safetensors plus JSON."""
 
 import json
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from triptych.files import write_text, written_whole
 from triptych.maps.labels import shortened
 
 NO_SOFTMAX = ("linear", "delta", "hard")  # operations whose weights come about otherwise; ``score`` says how
@@ -124,13 +124,9 @@ def save(records: list[MapRecord], path: Path | str) -> Path:
             else:
                 entry[field.name] = content
         described.append(entry)
-    temporary = path.with_name(path.name + ".partial")
-    save_file(tensors, temporary)
-    os.replace(temporary, path)
-    beside = path.with_suffix(".json")
-    temporary = beside.with_name(beside.name + ".partial")
-    temporary.write_text(json.dumps(described, ensure_ascii=False, indent=1), encoding="utf-8")
-    os.replace(temporary, beside)
+    with written_whole(path) as temporary:
+        save_file(tensors, temporary)
+    write_text(path.with_suffix(".json"), json.dumps(described, ensure_ascii=False, indent=1))
     return path
 
 

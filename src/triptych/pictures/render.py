@@ -5,7 +5,6 @@ take. Cells are painted as whole pixels, matplotlib writes the text; without pyp
 """
 
 import math
-import os
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import IdentityTransform
 from PIL import Image
 
+from triptych.files import written_whole
 from triptych.maps.labels import label, shortened
 from triptych.maps.record import MapRecord
 from triptych.pictures import fonts
@@ -136,9 +136,8 @@ def write_png(picture: Picture, path: Path | str) -> Path:
     """Write a picture (uint8, height width 3) as PNG, whole or not at all. Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
-    Image.fromarray(picture).save(temporary, format="PNG", compress_level=4)
-    os.replace(temporary, path)
+    with written_whole(path) as temporary:
+        Image.fromarray(picture).save(temporary, format="PNG", compress_level=4)
     return path
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console, RenderableType
 
 from triptych.errors import UserError
+from triptych.files import write_text
 from triptych.report import compare_page
 from triptych.report.compare_table import Runs, gather
 from triptych.report.compare_terminal import Terminal
@@ -114,7 +115,7 @@ def write(
     gathered = gather(runs, metric, mode, sort)
     page = compare_page.build(gathered, into, title=title, importance=importance, best=best, failed=failed)
     into.mkdir(parents=True, exist_ok=True)
-    folder.write_atomically(into / CSV, gathered.csv())
+    write_text(into / CSV, gathered.csv())
     write_whole(into / PAGE, page, "The comparison")
     return Comparison(gathered, into / CSV, into / PAGE)
 

@@ -1,10 +1,8 @@
 """What every HTML page here is made with: one file that opens offline, holds only our scripts, and fetches nothing."""
 
 import base64
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -15,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from triptych.errors import UserError
+from triptych.files import written_whole
 
 LIMIT = 8_000_000  # bytes of a whole page; plotly.js alone is 4.8 million
 
@@ -33,13 +32,10 @@ def render(template: str, content: dict[str, Any], *, scripts: Sequence[str], st
 
 def write_whole(path: Path, page: bytes, what: str) -> None:
     """Write a page whole or not at all. Raises UserError, calling it ``what``, when it cannot be written."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        temporary.write_bytes(page)
-        os.replace(temporary, path)
+        with written_whole(path) as temporary:
+            temporary.write_bytes(page)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise UserError(f"{what} could not be written to {path}: {error.strerror}.") from error
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from triptych.runs.folder import write_atomically
+from triptych.files import write_text
 
 FILE = "explain.json"
 
@@ -13,5 +13,5 @@ def write(folder: Path, explained: dict[str, Any], **origin: Any) -> Path:
     """Keep it as ``folder``/explain.json. origin: task, step, checkpoint, split, data fingerprint."""
     path = folder / FILE
     text = json.dumps({**origin, **explained}, ensure_ascii=False, indent=1, allow_nan=False)
-    write_atomically(path, text + "\n")
+    write_text(path, text + "\n")
     return path

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.errors import UserError
+from triptych.files import write_text
 from triptych.runs import jsonlines, stored
 
 CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
@@ -62,7 +63,7 @@ class RunFolder:
     def write_config(self, config: DictConfig) -> None:
         """Store the configuration, resolved: it says by itself what ran."""
         versioned = OmegaConf.merge(escaped(config), {stored.KEY: stored.version()})
-        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(versioned, resolve=False))
+        write_text(self.path / CONFIG, OmegaConf.to_yaml(versioned, resolve=False))
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says; empty when it is missing or damaged."""
@@ -73,7 +74,7 @@ class RunFolder:
 
     def write_answers(self, answers: list[dict[str, str]]) -> None:
         """Keep what the model answered to the test split, a JSON object a line."""
-        write_atomically(self.path / ANSWERS, jsonlines.dumps(answers))
+        write_text(self.path / ANSWERS, jsonlines.dumps(answers))
 
     def answers(self) -> list[dict[str, str]]:
         """What ``write_answers`` kept; nothing for a task that keeps none. Raises UserError for a damaged file."""
@@ -87,7 +88,7 @@ class RunFolder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Store the summary, whole or not at all."""
-        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        write_text(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
 
 def create(runs: Path, task: str) -> RunFolder:
@@ -172,16 +173,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file whole or not at all: a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def escaped(config: DictConfig) -> DictConfig:

@@ -10,7 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from triptych.runs.folder import write_atomically
+from triptych.files import write_text
 
 FIRST = ("step", "epoch", "seconds")
 
@@ -71,7 +71,7 @@ class MetricsFile(Logger):
             writer.writeheader()
         writer.writerows(self._rows[self._written :])
         if self._written == 0:
-            write_atomically(self.path, lines.getvalue())
+            write_text(self.path, lines.getvalue())
         else:
             with open(self.path, "a", encoding="utf-8", newline="") as file:
                 file.write(lines.getvalue())

@@ -12,7 +12,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from triptych.errors import UserError
-from triptych.runs.folder import RunFolder, write_atomically
+from triptych.files import write_text
+from triptych.runs.folder import RunFolder
 
 RECORD = "sweep.json"
 OVER = ("finished", "failed", "pruned")  # the other statuses, running and interrupted, can be gone on with
@@ -48,14 +49,14 @@ class SweepFolder:
         with FileLock(self.path / ".lock"):
             record = self.read()
             yield record
-            write_atomically(self.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+            write_text(self.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     def start(self, record: Record) -> Record:
         """Store ``record`` if the sweep is new; return the one that stands there."""
         self.path.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path / ".lock"):
             if not (self.path / RECORD).exists():
-                write_atomically(self.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+                write_text(self.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
             return self.read()
 
     def trial(self, number: int) -> dict[str, Any]:

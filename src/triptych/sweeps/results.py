@@ -14,9 +14,9 @@ from rich.table import Table
 from triptych.errors import UserError
 from triptych.explain.evaluation.intervals import t_interval
 from triptych.explain.evaluation.stability import HEADS_FILE, over_runs
+from triptych.files import write_text
 from triptych.report import compare, run_page
 from triptych.report.final_metrics import SEEDS_FILE
-from triptych.runs.folder import write_atomically
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis
 
@@ -111,7 +111,7 @@ def keep_seeds(folder: SweepFolder, record: Record) -> None:
             if len(values) > 1
         }
         for run in runs:
-            write_atomically(run.path / SEEDS_FILE, json.dumps({"metrics": kept}, indent=1) + "\n")
+            write_text(run.path / SEEDS_FILE, json.dumps({"metrics": kept}, indent=1) + "\n")
             run_page.write(run.path)
 
 

@@ -18,6 +18,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 from triptych.distributed import collectives
 from triptych.errors import Requeued, UserError
+from triptych.files import written_whole
 from triptych.training.sharding import is_finite
 
 REQUEUE = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
@@ -59,15 +60,10 @@ class WholeFiles(TorchCheckpointIO):
         torch.save(checkpoint, buffer)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.partial")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(buffer.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with written_whole(path) as temporary, open(temporary, "wb") as file:
+            file.write(buffer.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
 
 
 class Checkpoints(Checkpoint):
