@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from triptych.config.messages import CONF, refuse_added, sentence
+from triptych.config.registers import ALLOW
 from triptych.errors import UserError
 
 # Free text and paths reach us here as they were typed; see the Makefile.
@@ -46,7 +47,11 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
             failures.append(error)
             return None
 
-    words = [_switch(word) for word in sys.argv[1:]]
+    words = [_switch(word) for word in sys.argv[1:] if not word.startswith("allow=")]
+    # For every process that this one starts, too.
+    allowed = [word.removeprefix("allow=").strip("[]") for word in sys.argv[1:] if word.startswith("allow=")]
+    if allowed:
+        os.environ[ALLOW] = ",".join(allowed).replace(" ", "")
     try:
         if config_name == "train":
             words = _sweep_words(words, always=sweep)

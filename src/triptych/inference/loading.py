@@ -1,5 +1,6 @@
 """A trained model from its run's folder, with all that is needed to use it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from triptych.config import build
+from triptych.config.registers import refuse_strangers
 from triptych.errors import UserError
 from triptych.runs import folder
 from triptych.runs.folder import RunFolder
@@ -31,13 +33,17 @@ class Trained:
         return self.data.tokenizer
 
 
-def load(run: str | Path, *, checkpoint: str = "best") -> Trained:
+def load(run: str | Path, *, checkpoint: str = "best", allow: Collection[str] = ()) -> Trained:
     """The model of a run folder, in eval mode on the CPU, with its tokenizer.
 
-    checkpoint: "best" or "last". Raises UserError when the folder or the checkpoint is none, or damaged.
+    checkpoint: "best" or "last". allow: modules of yours that the run's configuration may name; what is neither
+    triptych's nor among them is refused before it is imported.
+
+    Raises UserError when the folder or the checkpoint is none, or damaged, or names what is not allowed.
     """
     found = folder.existing(run, "run")
     config = found.config()
+    refuse_strangers(config, found.path / folder.CONFIG, allow)
     path = found.path / "checkpoints" / f"{checkpoint}.ckpt"
     if not path.exists():
         raise UserError(f"checkpoint={checkpoint}: {path} does not exist; use best or last, of a run that got that far")
