@@ -81,9 +81,17 @@ def test_the_table_and_the_sentences_name_every_method() -> None:
 
 
 def test_a_pictures_word_on_a_method_keeps_a_failed_control() -> None:
-    verdict = "beats random order on 9 examples (deletion area lower by 0.1); fails its control: re-initialised ..."
-    assert drawn._in_short(verdict) == "beats random order on 9 examples; fails its control"
-    assert drawn._in_short("does not beat random order on 9 examples (x)") == "does not beat random order on 9 examples"
+    def row(mean: float, low: float, high: float) -> dict[str, Any]:
+        return {"mean": mean, "low": low, "high": high, "n": 9}
+
+    better, nothing = row(0.1, 0.05, 0.15), row(0.0, -0.1, 0.1)
+    said = drawn._in_short({"deletion": better, "insertion": better, "control": better})
+    assert said == "beats random order; fails its control"
+    assert drawn._in_short({"deletion": better, "insertion": better, "control": nothing}).endswith("not controlled")
+    assert drawn._in_short({"deletion": better, "insertion": better, "control": row(0, -0.01, 0.01)}) == (
+        "beats random order"
+    )
+    assert drawn._in_short({"deletion": nothing, "insertion": nothing, "control": None}) == "does not beat random order"
 
 
 def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from test_run_page import HOSTILE, dom, inside, island, maps, run
 
 from triptych.explain.evaluation.intervals import Interval
-from triptych.explain.evaluation.verdicts import verdict
 from triptych.maps.record import save
 from triptych.pictures import rankings
 from triptych.report import explanations, run_page
@@ -310,11 +309,11 @@ def test_metrics_of_other_splits_are_folded_and_seeds_have_intervals(run: Path) 
 @pytest.mark.parametrize(
     ("deletion", "insertion", "control", "word"),
     [
-        ((0.1, 0.05, 0.2), (0.1, 0.05, 0.2), None, "beats random order"),
-        ((0.1, 0.05, 0.2), (0.1, -0.05, 0.2), None, "beats random order by deletion only"),
-        ((0.1, 0.05, 0.2), (0.1, 0.05, 0.2), (0.1, 0.02, 0.2), "fails its control"),
+        ((0.1, 0.05, 0.2), (0.1, 0.05, 0.2), None, "beats random order; not controlled"),
+        ((0.1, 0.05, 0.2), (0.1, -0.05, 0.2), None, "beats random order by deletion only; not controlled"),
+        ((0.1, 0.05, 0.2), (0.1, 0.05, 0.2), (0.1, 0.02, 0.2), "beats random order; fails its control"),
         ((0.1, 0.05, 0.2), (0.1, 0.05, 0.2), (0.0, -0.02, 0.02), "beats random order"),
-        ((0.0, -0.1, 0.1), (0.1, 0.05, 0.2), None, "beats random order by insertion only"),
+        ((0.0, -0.1, 0.1), (0.1, 0.05, 0.2), None, "beats random order by insertion only; not controlled"),
         ((0.0, -0.1, 0.1), (0.0, -0.1, 0.1), None, "does not beat random order"),
         ((-0.2, -0.3, -0.1), (0.0, -0.1, 0.1), None, "worse than random order"),
         ((0.1, math.nan, math.nan), (0.1, math.nan, math.nan), None, "no verdict"),
@@ -328,9 +327,13 @@ def test_the_verdict_in_a_word_agrees_with_the_sentence(
 ) -> None:
     n = 1 if math.isnan(deletion[1]) else 64
     given = [None if each is None else Interval(*each, n) for each in (deletion, insertion, control)]
-    assert explanations.standing(*given)[0] == word
-    said = verdict(given[0], given[1], given[2])  # type: ignore[arg-type]
-    assert word.removesuffix(" only").split(" by ")[0] in said
+    names = ("deletion", "insertion", "control")
+    row = {name: each and each.to_json() for name, each in zip(names, given, strict=True)}
+    found = explanations.judged(row)
+    assert found is not None
+    assert found.short == word
+    assert word.removesuffix("; not controlled").removesuffix(" only").split(" by ")[0].split(";")[0] in found.sentence
+    assert (found.tone == "good") == (word == "beats random order")
 
 
 @given(st.lists(st.tuples(*[st.floats(-5, 5)] * 3).map(sorted), min_size=1, max_size=6))

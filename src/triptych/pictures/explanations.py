@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from triptych.data.batches import Probe
+from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.verdict import Verdict
 from triptych.maps.labels import shortened
 from triptych.pictures.rankings import ranking_picture
 from triptych.pictures.render import Picture
@@ -12,7 +14,7 @@ from triptych.pictures.render import Picture
 def pictures(explained: dict[str, Any], probes: Sequence[Probe]) -> Iterator[tuple[str, Picture]]:
     """A picture per output whose scores were kept: the example, and every method's map of it over its verdict."""
     titles = {row["name"]: row["title"] for row in explained["methods"]}
-    says = {row["title"]: _in_short(row["verdict"]) for row in explained["methods"] if row["name"] != "random"}
+    says = {row["title"]: _in_short(row) for row in explained["methods"] if row["name"] != "random"}
     of = {probe.example: probe.picture for probe in probes}
     outputs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for each in explained["results"]:
@@ -34,6 +36,7 @@ def pictures(explained: dict[str, Any], probes: Sequence[Probe]) -> Iterator[tup
         )
 
 
-def _in_short(verdict: str) -> str:
-    """The verdict without its numbers."""
-    return verdict.partition(" (")[0] + ("; fails its control" if "fails its control" in verdict else "")
+def _in_short(row: dict[str, Any]) -> str:
+    """The verdict on a method in a few words."""
+    deletion, insertion = (Interval.from_json(row[name]) for name in ("deletion", "insertion"))
+    return Verdict.of(deletion, insertion, row["control"] and Interval.from_json(row["control"])).short

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.explain.evaluation.intervals import Interval
+from triptych.explain.evaluation.verdict import Verdict
 from triptych.maps.labels import label, shortened
 from triptych.report.whiskers import Shown, on_one_scale, read_interval, sentence
 
@@ -111,30 +111,24 @@ def read(folder: Path, notes: list[str], budget: int) -> Explained | None:
     )
 
 
-def standing(deletion: Interval | None, insertion: Interval | None, control: Interval | None) -> tuple[str, str]:
-    """The verdict in a word or two, and its tone; by the rules of ``explain.evaluation.verdicts.verdict``."""
-    if deletion is None or insertion is None or not deletion.known or not insertion.known:
-        return "no verdict", "soft"
-    if deletion.low > 0 and control is not None and control.low > 0:
-        return "fails its control", "warn"
-    if deletion.low > 0 and insertion.low > 0:
-        return "beats random order", "good"
-    if deletion.low > 0 or insertion.low > 0:
-        return f"beats random order by {'deletion' if deletion.low > 0 else 'insertion'} only", "warn"
-    if deletion.high < 0 or insertion.high < 0:
-        return "worse than random order", "bad"
-    return "does not beat random order", "soft"
+def judged(row: dict[str, Any]) -> Verdict | None:
+    """The verdict that the intervals of a method's row allow; None where there are none."""
+    deletion, insertion, control = (read_interval(row.get(name)) for name in ("deletion", "insertion", "control"))
+    if deletion is None or insertion is None:
+        return None
+    constant = row.get("constant")
+    return Verdict.of(deletion, insertion, control, constant if isinstance(constant, int) else 0)
 
 
 def _method(row: dict[str, Any], deletion: Shown | None, insertion: Shown | None) -> Method:
-    intervals = [read_interval(row.get(name)) for name in ("deletion", "insertion", "control")]
-    word, tone = standing(*intervals)
+    verdict = judged(row)
+    word, tone = (verdict.short, verdict.tone.value) if verdict else ("no verdict", "soft")
     name = str(row.get("name") or "")
     if name == "random":
         word, tone = "what a method must beat", "soft"
     figures = [interval.amount if (interval := read_interval(row.get(name))) else "" for name in _WIDE]
     seconds = row.get("seconds_per_example")
-    control = on_one_scale([intervals[2]])[0]
+    control = on_one_scale([read_interval(row.get("control"))])[0]
     return Method(
         name=name,
         title=str(row.get("title") or name),

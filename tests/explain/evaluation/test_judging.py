@@ -45,8 +45,8 @@ def test_a_ranking_that_knows_beats_random_order_and_its_reverse_loses(monkeypat
     best, worst = found.measured()
     assert best.deletion.low > 0
     assert worst.deletion.high < 0
-    assert best.verdict.startswith("beats random order on 8 examples")
-    assert worst.verdict.startswith("is worse than random order on 8 examples")
+    assert best.verdict.sentence.startswith("beats random order on 8 examples")
+    assert worst.verdict.sentence.startswith("is worse than random order on 8 examples")
     knocks = {row["name"]: row for row in found.interventions() if row["kind"] == "key"}
     assert knocks["best"]["effect"]["low"] > 0
     assert knocks["worst"]["effect"]["mean"] < 0
@@ -61,7 +61,7 @@ def test_outputs_of_one_example_are_one_observation(monkeypatch: pytest.MonkeyPa
     assert found.seen == 1
     assert row.deletion.n == 1
     assert not row.deletion.known
-    assert "one example" in row.verdict
+    assert "one example" in row.verdict.sentence
     apart = judged([subject_of("vit", 3)], monkeypatch, [knowing(task_and_data("vit")[0].model, "best", 1.0)])
     assert row.deletion.mean == pytest.approx(apart.measured()[0].deletion.mean, abs=1e-6)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from triptych.explain.evaluation.faithfulness import Faithfulness
 from triptych.explain.evaluation.intervals import Interval, bootstrap, t_interval
+from triptych.explain.evaluation.verdict import Control, Outcome, Tone, Verdict
 from triptych.explain.evaluation.verdicts import (
     Judged,
     Measured,
@@ -19,7 +20,6 @@ from triptych.explain.evaluation.verdicts import (
     judge,
     measured,
     over_examples,
-    verdict,
 )
 
 BETTER, LESS, WORSE = Interval(0.12, 0.08, 0.16, 64), Interval(0.01, -0.02, 0.04, 64), Interval(-0.1, -0.2, -0.05, 64)
@@ -92,12 +92,12 @@ def answer(removed: Tensor, start: str) -> Tensor:
     ],
 )
 def test_the_sentence(deletion: Interval, insertion: Interval, control: Interval | None, sentence: str) -> None:
-    assert verdict(deletion, insertion, control) == sentence
+    assert Verdict.of(deletion, insertion, control).sentence == sentence
 
 
 def test_an_interval_that_touches_zero_beats_nothing() -> None:
     touching = Interval(0.1, 0.0, 0.2, 5)
-    assert verdict(touching, touching).startswith("does not beat random order on 5 examples")
+    assert Verdict.of(touching, touching).sentence.startswith("does not beat random order on 5 examples")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,13 @@ def test_an_interval_that_touches_zero_beats_nothing() -> None:
     ],
 )
 def test_a_control_is_passed_only_when_the_advantage_is_shown_to_be_gone(control: Interval, said: str) -> None:
-    assert said in verdict(BETTER, BETTER, control)
+    assert said in Verdict.of(BETTER, BETTER, control).sentence
 
 
 def test_constant_maps_are_counted() -> None:
-    assert verdict(LESS, LESS, constant=3).endswith("; ranks nothing on 3 of 64 examples, where the map is constant")
+    assert Verdict.of(LESS, LESS, constant=3).sentence.endswith(
+        "; ranks nothing on 3 of 64 examples, where the map is constant"
+    )
 
 
 def test_effects_in_words() -> None:
@@ -161,8 +163,8 @@ def test_a_constant_map_ranks_nothing_and_does_not_beat_random_order() -> None:
     by = chance(answer_first, 40, 8, seed=0)
     judged = judge(torch.full((40, 8), 0.125), answer_first, by)
     row = measured("constant", [judged], seconds_per_example=0.0, compactness=[math.nan] * 40)
-    assert row.verdict.startswith("does not beat random order on 40 examples")
-    assert row.verdict.endswith("ranks nothing on 40 of 40 examples, where the map is constant")
+    assert row.verdict.sentence.startswith("does not beat random order on 40 examples")
+    assert row.verdict.sentence.endswith("ranks nothing on 40 of 40 examples, where the map is constant")
     assert row.constant == 40
     assert row.compactness is None
 
@@ -185,7 +187,7 @@ def test_batches_are_pooled_example_by_example() -> None:
     assert parts == whole
     assert whole.deletion == t_interval(judged.advantage.deletion.tolist())
     assert whole.deletion.n == 12
-    assert "fails its control: re-initialised weights keep the advantage" in whole.verdict
+    assert "fails its control: re-initialised weights keep the advantage" in whole.verdict.sentence
 
 
 def test_few_examples_get_students_interval_and_many_the_bootstrap() -> None:
@@ -207,7 +209,7 @@ def _row(name: str, deletion: Interval) -> Measured:
         control=None,
         stability=None,
         constant=0,
-        verdict="does not beat random order",
+        verdict=Verdict.of(deletion, LESS),
         **more,
     )
 
@@ -219,7 +221,8 @@ def test_a_row_is_json_with_null_where_nothing_is_known() -> None:
     assert row["compactness"] == {"mean": 0.3, "low": None, "high": None, "n": 1}
     assert row["class_sensitivity"] is None
     assert row["control"] is None
-    assert row["verdict"] == "does not beat random order"
+    assert row["verdict"].startswith("beats random order on 64 examples by deletion")
+    assert row["judgement"] == {"version": 1, "outcome": "beats by deletion", "control": "not run"}
 
 
 def test_beating_the_baseline_needs_intervals_clear_of_each_other() -> None:
@@ -235,3 +238,22 @@ def test_beating_the_baseline_needs_intervals_clear_of_each_other() -> None:
     assert "cannot be said" in compared([_row("raw", ONE), _row("one", ONE)], "raw", ["one"])
     with pytest.raises(ValueError, match="no row for raw"):
         compared([near], "raw", ["near"])
+
+
+ADVANTAGES = [BETTER, LESS, WORSE, ONE]
+
+
+@pytest.mark.parametrize("deletion", ADVANTAGES)
+@pytest.mark.parametrize("insertion", ADVANTAGES)
+@pytest.mark.parametrize("control", [None, *ADVANTAGES, NONE])
+def test_no_colour_and_no_word_contradicts_the_sentence(
+    deletion: Interval, insertion: Interval, control: Interval | None
+) -> None:
+    """Green is only what beats random order by both and has passed its control; the short form names any other."""
+    found = Verdict.of(deletion, insertion, control)
+    assert (found.tone is Tone.GOOD) == (found.outcome is Outcome.BEATS and "passes its control" in found.sentence)
+    assert ("fails its control" in found.short) == ("fails its control" in found.sentence)
+    assert ("worse than random order" in found.short) == ("is worse than random order" in found.sentence)
+    if found.short.startswith("beats") and found.control is not Control.PASSED:
+        assert "control" in found.short
+    assert json.loads(json.dumps(found.to_json()))["outcome"] == found.outcome

@@ -1,9 +1,9 @@
 """What a handful of numbers allows one to say: a mean with its 95 % interval, and a rank correlation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -37,10 +37,22 @@ class Interval(NamedTuple):
         mean, low, high = (f"{value:z.{decimals}f}" for value in self[:3])
         return f"{mean} [{low}, {high}]" if self.known else mean
 
+    @property
+    def size(self) -> str:
+        """``amount`` without its sign, which the words around it say."""
+        mean, low, high, n = self
+        return (self if mean >= 0 else Interval(-mean, -high, -low, n)).amount
+
     def __str__(self) -> str:
         if self.known:
             return f"{self.amount}, n={self.n}"
         return f"{self.amount} (no interval: {'one example' if self.n == 1 else f'{self.n} examples'})"
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Interval":
+        """What `to_json` wrote."""
+        mean, low, high = (math.nan if stored[name] is None else stored[name] for name in ("mean", "low", "high"))
+        return cls(mean, low, high, stored["n"])
 
     def to_json(self) -> dict[str, float | int | None]:
         """The four numbers by name; NaN, which JSON does not know, becomes null."""

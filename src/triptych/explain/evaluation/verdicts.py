@@ -1,4 +1,4 @@
-"""What the interventions say of a method, against random orders and re-initialised weights: one plain sentence."""
+"""What the interventions measure of a method, against random orders and re-initialised weights; see `verdict`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from triptych.attention.shapes import Bool, Float, Tensor
 from triptych.explain.evaluation import faithfulness
 from triptych.explain.evaluation.faithfulness import Faithfulness, Probability
 from triptych.explain.evaluation.intervals import Interval, bootstrap, t_interval
+from triptych.explain.evaluation.verdict import Verdict
 
 ORDERS = 10  # random orders per example
 FEW = 30  # examples; below it a bootstrap's interval is too narrow, and Student's t is used
@@ -89,12 +90,14 @@ class Measured:
     control: Interval | None
     stability: Interval | None
     constant: int  # examples on which the map ranks nothing
-    verdict: str
+    verdict: Verdict
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON; the method under "name", each interval as mean, low, high, n."""
+        """The row as JSON; the method under "name", each interval as mean, low, high, n; the verdict as its sentence,
+        and under "judgement" as data."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
-        row["name"] = row.pop("method")
+        row["name"], row["verdict"] = row.pop("method"), self.verdict.sentence
+        row["judgement"] = self.verdict.to_json()
         return {name: value.to_json() if isinstance(value, Interval) else value for name, value in row.items()}
 
 
@@ -132,45 +135,13 @@ def measured(
         control=controlled,
         stability=stability,
         constant=constant,
-        verdict=verdict(advantage["deletion"], advantage["insertion"], controlled, constant),
+        verdict=Verdict.of(advantage["deletion"], advantage["insertion"], controlled, constant),
     )
 
 
 def over_examples(values: Sequence[float]) -> Interval:
     """Mean with its 95 % interval over examples: Student's t for fewer than 30, from there on a seeded bootstrap."""
     return t_interval(values) if len(values) < FEW else bootstrap(values)
-
-
-def verdict(deletion: Interval, insertion: Interval, control: Interval | None = None, constant: int = 0) -> str:
-    """One plain sentence on a method: does it beat random order, on how many examples, and does it pass its control?
-
-    deletion, insertion: paired advantages over random orders, positive is better. control: the deletion advantage
-    with re-initialised weights, None when it was not run. constant: examples on which the map ranks nothing.
-    """
-    lower, higher = _side(deletion, "lower", "higher"), _side(insertion, "higher", "lower")
-    by_deletion, by_insertion = f"deletion area {lower}", f"insertion area {higher}"
-    n = deletion.n
-    if n == 1:
-        said = f"tested on one example only, so there is no interval and no verdict ({by_deletion}, {by_insertion})"
-    elif deletion.low > 0 and insertion.low > 0:
-        said = f"beats random order on {n} examples ({by_deletion}; {by_insertion})"
-    elif deletion.low > 0:
-        said = f"beats random order on {n} examples by deletion ({by_deletion}), but {_not_beating(insertion)} by "
-        said += f"insertion ({by_insertion})"
-    elif insertion.low > 0:
-        said = f"beats random order on {n} examples by insertion ({by_insertion}), but {_not_beating(deletion)} by "
-        said += f"deletion ({by_deletion})"
-    elif deletion.high < 0 or insertion.high < 0:
-        said = f"is worse than random order on {n} examples ({by_deletion}; {by_insertion})"
-    else:
-        said = f"does not beat random order on {n} examples ({by_deletion}; {by_insertion})"
-    if deletion.low > 0:
-        said += f"; {_on_control(deletion, control)}"
-    elif insertion.low > 0:
-        said += "; not controlled: the control with re-initialised weights is for deletion"
-    if constant:
-        said += f"; ranks nothing on {constant} of {n} {'example' if n == 1 else 'examples'}, where the map is constant"
-    return said
 
 
 def effect_verdict(done: str, effect: Interval, what: str, *, than: str | None = None) -> str:
@@ -187,8 +158,8 @@ def effect_verdict(done: str, effect: Interval, what: str, *, than: str | None =
         return f"{done} does not clearly change {what}{compared} {on} (difference {effect.amount})"
     up = effect.mean >= 0
     if than:
-        return f"{done} leaves {what} {_size(effect)} {'higher' if up else 'lower'} than {than}, {on}"
-    return f"{done} {'raises' if up else 'lowers'} {what} by {_size(effect)} {on}"
+        return f"{done} leaves {what} {effect.size} {'higher' if up else 'lower'} than {than}, {on}"
+    return f"{done} {'raises' if up else 'lowers'} {what} by {effect.size} {on}"
 
 
 def compared(
@@ -218,37 +189,6 @@ def compared(
     if not better:
         return f"none of {', '.join(map(called, candidates))} beats {against}, with intervals clear of each other"
     return f"{', '.join(better)} beat{'s' if len(better) == 1 else ''} {against}, with intervals clear of each other"
-
-
-def _on_control(trained: Interval, control: Interval | None) -> str:
-    """What re-initialised weights leave of an advantage that the trained ones have."""
-    if control is None:
-        return "the control with re-initialised weights was not run"
-    if not control.known:
-        return "the control with re-initialised weights has one example only, so it decides nothing"
-    overlap = control.high >= trained.low
-    if control.low > 0 and overlap:
-        return f"fails its control: re-initialised weights keep the advantage ({control.amount})"
-    if control.low > 0:
-        share = control.mean / trained.mean
-        return f"fails its control in part: re-initialised weights keep {share:.0%} of the advantage ({control.amount})"
-    if overlap:
-        return f"the control decides nothing: with re-initialised weights {control.amount}, too wide to tell"
-    return f"passes its control: with re-initialised weights the advantage is gone ({control.amount})"
-
-
-def _not_beating(advantage: Interval) -> str:
-    return "is worse than it" if advantage.high < 0 else "does not beat it"
-
-
-def _side(advantage: Interval, better: str, worse: str) -> str:
-    return f"{better if advantage.mean >= 0 else worse} by {_size(advantage)}"
-
-
-def _size(difference: Interval) -> str:
-    """A difference without its sign, which the words around it say."""
-    mean, low, high, n = difference
-    return (difference if mean >= 0 else Interval(-mean, -high, -low, n)).amount
 
 
 def _orders(scores: Tensor, by: Chance) -> Tensor:
