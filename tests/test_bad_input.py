@@ -24,7 +24,7 @@ from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
 from triptych.commands.cli import CONF, command
 from triptych.runs import folder
 from triptych.tasks.charlm import CharLMTask
-from triptych.training.checkpoints import WholeFiles
+from triptych.training.checkpoints import AtomicCheckpointIO
 
 COMMANDS = {
     "train": triptych.commands.train.train,
@@ -242,9 +242,11 @@ def test_a_learning_rate_far_too_high_says_so(said: Said) -> None:
 
 def test_a_full_disk_leaves_the_checkpoint_before(said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No space for the third ``last``: one sentence, and the second is whole."""
-    original, count = WholeFiles.save_checkpoint, 0
+    original, count = AtomicCheckpointIO.save_checkpoint, 0
 
-    def save_checkpoint(self: WholeFiles, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self: AtomicCheckpointIO, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
         nonlocal count
         count += 1
         if count <= 3:
@@ -271,7 +273,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(said: Said, tmp_path: Path, mo
             patch.setattr("triptych.training.checkpoints.open", Full, raising=False)
             return original(self, checkpoint, path, storage_options)
 
-    monkeypatch.setattr(WholeFiles, "save_checkpoint", save_checkpoint)
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save_checkpoint)
     sentence = said("validations=1", "checkpoint_every=5")
     assert re.match(
         r"cannot write.*No space left on device; make room there, or choose another folder with runs=", sentence

@@ -120,7 +120,7 @@ def test_what_gpu_kernels_are_given_computes_the_same(case: Case) -> None:
     """GPU kernels are spared rows of -inf and grouped heads under a mask; run here on the CPU's kernel."""
     query, key, value = (tensor.detach() for tensor in case.tensors())
     mask = case.mask()
-    key, value = mask.silence(key, value, case.queries)
+    key, value = mask.zero_hidden(key, value, case.queries)
     key, value, options, empty = flash._lower(query, key, value, mask, gpu=True)
     if options["attn_mask"] is not None:
         assert options["attn_mask"].any(dim=-1).all(), "a row that sees nothing is NaN in some GPU kernels"

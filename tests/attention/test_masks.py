@@ -70,7 +70,7 @@ def test_hides_by_position_says_whether_a_matrix_is_needed(case: Case) -> None:
 @given(cases())
 def test_silence_zeroes_what_no_query_sees_and_nothing_else(case: Case) -> None:
     key = torch.ones(case.batch, case.kv_heads, case.keys, case.head_size)
-    silenced = case.mask().silence(key, 2 * key, case.queries)
+    silenced = case.mask().zero_hidden(key, 2 * key, case.queries)
     seen = (~case.never_seen()).float()
     for one, full in zip(silenced, (1.0, 2.0), strict=True):
         assert torch.equal(one, (full * seen).expand_as(key))
@@ -85,7 +85,7 @@ def test_written_out_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert mask.visible(5, 5, CPU) is first
     assert len(written) == 1
     EVERYTHING.visible(5, 5, CPU)
-    EVERYTHING.silence(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 5, 2), 5)
+    EVERYTHING.zero_hidden(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 5, 2), 5)
     assert not EVERYTHING._lowered, "it outlives every forward pass, so it must not collect tensors"
 
 

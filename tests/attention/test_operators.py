@@ -10,7 +10,7 @@ from hypothesis import given
 from torch import Tensor
 
 from triptych.attention import EVERYTHING, Attend, AttentionMask, naive, set_backend
-from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.base import AttentionOperator
 from triptych.attention.operators.delta import DeltaAttend
 from triptych.attention.operators.hard import HardAttend
 from triptych.attention.operators.linear import CHUNK, LinearAttend
@@ -28,7 +28,7 @@ def row(*numbers: float) -> Tensor:
     return torch.tensor(numbers)[None, None, :, None]
 
 
-def rows(module: OtherAttend, query: Tensor, key: Tensor, mask: AttentionMask) -> list[list[float]]:
+def rows(module: AttentionOperator, query: Tensor, key: Tensor, mask: AttentionMask) -> list[list[float]]:
     return module.weights_and_scores(query, key, mask)[0][0, 0].tolist()
 
 
@@ -112,7 +112,7 @@ def test_positional_attention_of_another_size_is_refused() -> None:
         PositionalAttend(heads=2, positions=5, rank=None)(x, x, x, EVERYTHING)
 
 
-def made(name: str, case: Case) -> OtherAttend:
+def made(name: str, case: Case) -> AttentionOperator:
     torch.manual_seed(case.seed)
     positions = max(case.keys, case.offset + case.queries)
     return {
@@ -132,8 +132,8 @@ def test_weights_times_values_are_the_context(name: str, case: Case) -> None:
     module, mask = made(name, case), case.mask()
     query, key, value = case.tensors()
     context = module(query, key, value, mask)
-    weights, _ = module.weights_and_scores(query, *mask.silence(key, value, case.queries)[:1], mask)
-    expected = naive.weigh(weights, mask.silence(key, value, case.queries)[1])
+    weights, _ = module.weights_and_scores(query, *mask.zero_hidden(key, value, case.queries)[:1], mask)
+    expected = naive.weighted_sum(weights, mask.zero_hidden(key, value, case.queries)[1])
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 4e-2}[case.dtype]
     torch.testing.assert_close(context.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
     visible = mask.visible(case.queries, case.keys, query.device)
@@ -149,11 +149,11 @@ def test_linear_attention_over_several_chunks() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 2, 2 * CHUNK + 7, 4, dtype=torch.float64).unbind()
     module = LinearAttend()
-    expected = naive.weigh(module.weights_and_scores(query, key, CAUSAL)[0], value)
+    expected = naive.weighted_sum(module.weights_and_scores(query, key, CAUSAL)[0], value)
     torch.testing.assert_close(module(query, key, value, CAUSAL), expected)
 
 
-def language_model(attention: type[OtherAttend]) -> CharLM:
+def language_model(attention: type[AttentionOperator]) -> CharLM:
     torch.manual_seed(0)
     sizes = {"depth": 2, "width": 32, "heads": 2, "kv_heads": None, "feed_forward": 64, "context": 24}
     more = {"activation": "gelu", "positions": "rotary", "qk_norm": False, "tied": False, "dropout": 0.0}
@@ -165,7 +165,7 @@ def language_model(attention: type[OtherAttend]) -> CharLM:
 
 
 @pytest.mark.parametrize("attention", [LinearAttend, DeltaAttend, HardAttend, PositionalAttend])
-def test_a_language_model_learns_to_repeat(attention: type[OtherAttend]) -> None:
+def test_a_language_model_learns_to_repeat(attention: type[AttentionOperator]) -> None:
     """a b c a b c ...: every rule can look three places back, or learn it by heart; and the cache continues it."""
     model = language_model(attention)
     text = torch.tensor([1, 2, 3] * 8)[None]
@@ -198,3 +198,15 @@ def test_no_backend_stands_in_for_another_operation() -> None:
     model = language_model(LinearAttend)
     with pytest.raises(UserError, match="attention=flash: this model attends by attention=linear"):
         set_backend(model, "flash")
+
+
+@pytest.mark.parametrize(
+    "module", [LinearAttend(), HardAttend(), DeltaAttend(strength=0.5), PositionalAttend(**POSITIONAL)]
+)
+def test_a_padding_of_another_batch_is_refused_as_attend_refuses_it(module: AttentionOperator) -> None:
+    """One that is broadcast over the batch would hide the keys of one example in all."""
+    query = torch.randn(3, 2, 4, 8)
+    mask = AttentionMask(key_padding=torch.tensor([[True, True, True, False]]))
+    for attend in (Attend(backend="naive"), module):
+        with pytest.raises(ValueError, match=r"key_padding \(1, 4\) does not fit the keys' B S = \(3, 4\)"):
+            attend(query, query, query, mask)

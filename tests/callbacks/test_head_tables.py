@@ -22,7 +22,7 @@ from triptych.callbacks.head_tables import (
     telling,
     together,
 )
-from triptych.explain.analysis import Several
+from triptych.explain.analysis import AnalysisGroup
 from triptych.explain.evaluation.stability import over_runs
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import importance
@@ -228,7 +228,7 @@ def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: N
         def pictures(self, task: Any, probe: Any, step: int) -> dict[str, Any]:
             return {self.name: step}
 
-    both = Several(One("a"), One("b"))
+    both = AnalysisGroup(One("a"), One("b"))
     assert both.measure(None, None) == ({"val/a": 1.0, "val/b": 1.0}, {"a": "said", "b": "said"})
     both.conclude(None, None, [], 7)
     assert asked == ["a 7", "b 7"]

@@ -1,8 +1,9 @@
 """Seeds that are mixed from several numbers, and loaders that leave the global random state alone."""
 
+import pytest
 import torch
 
-from triptych.data.batches import generator_for, permutation, training_loader
+from triptych.data.batches import TextBatch, generator_for, permutation, training_loader
 from triptych.data.characters import TrainingWindows
 
 
@@ -39,3 +40,15 @@ def test_worker_processes_deliver_the_same_batches_in_the_same_order() -> None:
     one, two = (iter(training_loader(windows, start=7, workers=workers, pin_memory=False)) for workers in (0, 2))
     for _ in range(20):
         assert torch.equal(next(one).tokens, next(two).tokens)
+
+
+def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader pins what has such a method, and leaves anything else where it is."""
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: (pinned.append(tensor.numel()), tensor)[1])
+    whole = TextBatch(tokens=torch.zeros(4, 3, dtype=torch.long), targets=torch.ones(4, 3, dtype=torch.long))
+    part = whole.part(0, 2)
+    found = part.pin_memory()
+    assert pinned == [6, 6]
+    assert (found.share, found.whole, found.seen) == (part.share, 12, 6)
+    assert torch.equal(found.targets, part.targets)  # type: ignore[attr-defined]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from triptych.training.checkpoints import Checkpoints, Diverged, WholeFiles
+from triptych.training.checkpoints import AtomicCheckpointIO, Checkpoints, Diverged
 
 
 def test_a_checkpoint_replaces_the_one_before_only_when_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "checkpoints" / "last.ckpt"
-    files = WholeFiles()
+    files = AtomicCheckpointIO()
     files.save_checkpoint({"step": 1}, path)
     before = path.read_bytes()
 

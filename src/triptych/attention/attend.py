@@ -64,8 +64,8 @@ class Attend(nn.Module):
         mask: AttentionMask,
     ) -> Float[Tensor, "B H T D"]:
         """Context for every query; 0 for a query that may see no key. Called positionally: maps read the inputs."""
-        _check_shapes(query, key, value, mask)
-        key, value = mask.silence(key, value, query.shape[2])
+        check_shapes(query, key, value, mask)
+        key, value = mask.zero_hidden(key, value, query.shape[2])
         attend = BACKENDS[self.backend]
         if self.score is not None:
             if self.backend == "naive":
@@ -145,7 +145,8 @@ def check_device(
         flash.kernel(query, key, key, AttentionMask(causal=True))
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
+def check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> None:
+    """Raise ValueError for inputs that do not fit together, a key padding of another batch included."""
     B, H, _, D = query.shape
     if key.shape != value.shape or key.shape[0] != B or key.shape[3] != D or H % key.shape[1]:
         raise ValueError(

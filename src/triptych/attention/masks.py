@@ -88,7 +88,7 @@ class AttentionMask:
             return False
         return last >= self.window or (not self.causal and keys - 1 - first >= self.window)
 
-    def silence(
+    def zero_hidden(
         self, key: Float[Tensor, "B G S D"], value: Float[Tensor, "B G S D"], queries: int
     ) -> tuple[Float[Tensor, "B G S D"], Float[Tensor, "B G S D"]]:
         """Zero the keys and values that no query may see: a weight of 0 times NaN or inf there would be NaN."""

@@ -35,7 +35,7 @@ def scores(
     """Scaled dot products (or ``score``) before softmax; ``-inf`` where the mask forbids. At least float32."""
     B, H, T, D = query.shape
     S = key.shape[2]
-    query, key = wide(query), per_query_head(wide(key), H)
+    query, key = upcast(query), repeat_kv(upcast(key), H)
     with torch.autocast(query.device.type, enabled=False):
         met = query @ key.transpose(-2, -1) / math.sqrt(D) if score is None else score(query, key)
     if score_mod is not None:
@@ -56,9 +56,9 @@ def softmax(score: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
     return score.masked_fill(empty, 0.0).softmax(dim=-1).masked_fill(empty, 0.0)
 
 
-def weigh(weights: Float[Tensor, "B H T S"], value: Float[Tensor, "B G S D"]) -> Float[Tensor, "B H T D"]:
+def weighted_sum(weights: Float[Tensor, "B H T S"], value: Float[Tensor, "B G S D"]) -> Float[Tensor, "B H T D"]:
     """Context: the values, summed with the weights."""
-    value = per_query_head(wide(value), weights.shape[1])
+    value = repeat_kv(upcast(value), weights.shape[1])
     with torch.autocast(value.device.type, enabled=False):
         return weights @ value
 
@@ -72,15 +72,15 @@ def attend(
     score: Score | None = None,
 ) -> Float[Tensor, "B H T D"]:
     """The three steps in a row."""
-    return weigh(softmax(scores(query, key, mask, score_mod, score)), value).to(query.dtype)
+    return weighted_sum(softmax(scores(query, key, mask, score_mod, score)), value).to(query.dtype)
 
 
-def wide(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """At least float32."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def per_query_head(tensor: Tensor, heads: int) -> Tensor:
+def repeat_kv(tensor: Tensor, heads: int) -> Tensor:
     """Repeat each key/value head for the H/G query heads that share it (grouped queries, arXiv 2305.13245)."""
     groups = tensor.shape[1]
     return tensor if groups == heads else tensor.repeat_interleave(heads // groups, dim=1)

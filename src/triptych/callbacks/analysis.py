@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from triptych.explain.analysis import Beside, Several
+from triptych.explain.analysis import Analysis, AnalysisGroup
 
 
-def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) -> Several:
+def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) -> AnalysisGroup:
     """What is measured beside the metrics of ``task``, for the run in ``folder``.
 
     explain: ``examples`` and ``seconds`` of `explaining.Verdicts`; None where no run is ending.
     """
     from triptych.callbacks.head_tables import Heads  # imported here: a run needs them, its configuration does not
 
-    found: list[Beside] = [Heads(folder=folder)]
+    found: list[Analysis] = [Heads(folder=folder)]
     if task == "translation":
         from triptych.callbacks.aligning import Aligning
 
@@ -23,4 +23,4 @@ def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) ->
         from triptych.callbacks.verdicts import Verdicts
 
         found.append(Verdicts(folder=folder, **explain))
-    return Several(*found)
+    return AnalysisGroup(*found)

@@ -15,13 +15,13 @@ from triptych.callbacks.samples import Samples
 from triptych.callbacks.tables import Tables
 from triptych.config import build
 from triptych.config.containers import to_dict
-from triptych.distributed.launch import World
-from triptych.explain.analysis import Several
+from triptych.distributed.launch import ProcessGroup
+from triptych.explain.analysis import AnalysisGroup
 from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
 from triptych.tasks.base import Task
-from triptych.training.checkpoints import Checkpoints, WholeFiles
+from triptych.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from triptych.training.ema import Averaged
 from triptych.training.sharding import Whole
 
@@ -31,11 +31,11 @@ def learner(config: DictConfig, data: Any, stored: DictConfig | None) -> tuple[T
 
     stored: the configuration that a resumed run began with. data: opened.
     """
-    plan = build.settle(config, stored)
+    plan = build.resolve_auto(config, stored)
     pl.seed_everything(config.seed, verbose=False)
     model = build.build_model(config, data.sizes)
     build.check_attention(model, plan, config.trainer.precision, training=True)
-    compiled = build.settle_compile(config, model, data.positions_per_batch(getattr(model, "context", 1)), plan)
+    compiled = build.resolve_compile(config, model, data.positions_per_batch(getattr(model, "context", 1)), plan)
     return build.build_task(config, model, compiled=compiled), plan
 
 
@@ -48,7 +48,7 @@ class Assembly:
     maps: MapsCallback
     samples: Samples
     tables: Tables
-    measuring: Several
+    measuring: AnalysisGroup
     checkpoints: Checkpoints
     loggers: list[Any]
 
@@ -68,7 +68,7 @@ def assemble(
     data: Any,
     task: Task,
     run: RunFolder,
-    world: World,
+    world: ProcessGroup,
     console: Console,
     resumed_at: int | None,
     trial: Trial | None,
@@ -112,7 +112,7 @@ def assemble(
         run.path,
         callbacks=callbacks,
         logger=loggers or False,
-        plugins=[WholeFiles(), world.environment],
+        plugins=[AtomicCheckpointIO(), world.environment],
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=plan.validation_every,

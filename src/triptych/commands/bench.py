@@ -49,7 +49,7 @@ def run(config: DictConfig) -> None:
     silence_lightning()
     silence_lightning()
     build.check(config)
-    build.settle(config, None)
+    build.resolve_auto(config, None)
     pl.seed_everything(config.seed, verbose=False)
     device = hardware.accelerator()
     data = instantiate(config.data)

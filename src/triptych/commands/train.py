@@ -20,7 +20,7 @@ from triptych.commands.assembly import Assembly, assemble, learner
 from triptych.config import build, validate
 from triptych.config.containers import to_dict
 from triptych.distributed import launch
-from triptych.distributed.launch import World
+from triptych.distributed.launch import ProcessGroup
 from triptych.environment import silence_lightning
 from triptych.errors import Requeued
 from triptych.inference.loading import weights
@@ -49,11 +49,11 @@ def train(config: DictConfig) -> RunFolder:
     validate.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
     config.trainer.precision = hardware.full_name(config.trainer.precision)
-    with launch.world(build.processes(config), **build.meeting(config)) as world:
+    with launch.world(build.processes(config), **build.rendezvous(config)) as world:
         return join(world) if world.rank else _prepare(config, task_class, world, trial)
 
 
-def join(world: World) -> RunFolder:
+def join(world: ProcessGroup) -> RunFolder:
     """Train in the run that rank 0 of ``world`` has prepared, and leave every file to it."""
     silence_lightning()
     run = RunFolder(world.share(None))
@@ -75,7 +75,7 @@ def join(world: World) -> RunFolder:
     return run
 
 
-def _prepare(config: DictConfig, task_class: type[Task], world: World, trial: Trial | None) -> RunFolder:
+def _prepare(config: DictConfig, task_class: type[Task], world: ProcessGroup, trial: Trial | None) -> RunFolder:
     resumed = named(config, task_class.name)
     run = resumed.folder if resumed else None
     try:
@@ -120,7 +120,7 @@ def _fit(
     task: Task,
     run: RunFolder,
     resumed: Resumed | None,
-    world: World,
+    world: ProcessGroup,
     trial: Trial | None,
 ) -> RunFolder:
     run.write_config(config)

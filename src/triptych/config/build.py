@@ -91,7 +91,7 @@ def check(config: DictConfig) -> type[Task]:
     return task
 
 
-def settle(config: DictConfig, stored: DictConfig | None) -> Plan:
+def resolve_auto(config: DictConfig, stored: DictConfig | None) -> Plan:
     """Replace ``auto`` in the configuration by what it means here, or by what it meant when the run began."""
     device = _device(config.trainer.accelerator)
     for key in ("trainer.precision", "compile"):
@@ -114,7 +114,7 @@ def processes(config: DictConfig) -> int:
     return len(devices) if isinstance(devices, ListConfig) else devices
 
 
-def meeting(config: DictConfig) -> dict[str, Any]:
+def rendezvous(config: DictConfig) -> dict[str, Any]:
     """Where the processes are and meet, as arguments of ``launch.world``."""
     nodes, port = config.trainer.get("num_nodes", 1), config.trainer.get("port")
     return {"nodes": nodes, "port": port, "device": _device(config.trainer.accelerator)}
@@ -187,7 +187,7 @@ def _check_precision(config: DictConfig) -> None:
         raise UserError(f"{asked}: trainer=fsdp keeps parameters in float32; use 32-true, bf16-mixed, or trainer=ddp")
 
 
-def settle_compile(config: DictConfig, model: nn.Module, positions_per_step: int, plan: Plan) -> bool:
+def resolve_compile(config: DictConfig, model: nn.Module, positions_per_step: int, plan: Plan) -> bool:
     """Whether to compile; replaces ``compile=auto`` in the configuration by the answer."""
     if config.compile == "auto" and sharded(config):
         config.compile = False

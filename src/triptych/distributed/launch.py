@@ -32,7 +32,7 @@ ENDING = 60.0  # seconds that the others have to end by themselves after the las
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
-class World:
+class ProcessGroup:
     """The processes that train one model. This class: one process, which needs nobody; see `world`.
 
     rank: of this process, 0 prepares and writes. local_rank: its place on its machine, which decides its device.
@@ -59,7 +59,7 @@ class World:
         """The same, as Lightning asks for it."""
         return _Environment(self)
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "ProcessGroup":
         self._threads, self._variables = torch.get_num_threads(), dict(os.environ)
         if self.local_size > 1:
             torch.set_num_threads(max(1, self._threads // self.local_size))
@@ -79,9 +79,9 @@ class World:
 
 
 class _Environment(LightningEnvironment):
-    """A `World` as Lightning asks for it: every process is there already, and nobody else's variables are read."""
+    """A `ProcessGroup` as Lightning asks for it: every process is there, and nobody else's variables are read."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ProcessGroup) -> None:
         super().__init__()
         self.world = world
 
@@ -105,7 +105,7 @@ class _Environment(LightningEnvironment):
         """Nothing: a run asks more than once."""
 
 
-class _Group(World):
+class _Group(ProcessGroup):
     """What processes on one machine share that triptych started: a store that rank 0 holds, and a way to compute."""
 
     def __init__(self, rank: int, size: int, port: int) -> None:
@@ -141,7 +141,7 @@ class Started(_Group):
         self._others: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._over = threading.Event()
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "ProcessGroup":
         super().__enter__()
         for rank in range(1, self.size):
             said = tempfile.TemporaryFile()
@@ -245,7 +245,7 @@ class Joined(_Group):
         os._exit(1)
 
 
-class External(World):
+class External(ProcessGroup):
     """Processes that torchrun or Slurm started; each runs the same command."""
 
     def __init__(self, found: ClusterEnvironment, local_size: int, device: torch.device) -> None:
@@ -281,7 +281,7 @@ class External(World):
             self._tell(("failed", str(error)))
 
 
-def world(processes: int, nodes: int, port: int | None, device: torch.device) -> World:
+def world(processes: int, nodes: int, port: int | None, device: torch.device) -> ProcessGroup:
     """The world of ``trainer.devices`` times ``trainer.num_nodes`` processes, whoever starts them.
 
     Raises UserError when a launcher has started another number, or a CPU has fewer cores than it is to run processes.
@@ -293,7 +293,7 @@ def world(processes: int, nodes: int, port: int | None, device: torch.device) ->
                 f"{found.world_size()} processes were started, and trainer.devices={processes} times "
                 f"trainer.num_nodes={nodes} are {processes * nodes}: give the launcher the same numbers"
             )
-        answer: World = External(found, processes, device)
+        answer: ProcessGroup = External(found, processes, device)
     elif nodes > 1:
         raise UserError(
             f"trainer.num_nodes={nodes}: on several machines torchrun or Slurm starts the processes; see the README"
@@ -302,7 +302,7 @@ def world(processes: int, nodes: int, port: int | None, device: torch.device) ->
         _check_cores(processes, device)
         return Started(processes, port or 0)
     else:
-        return World()
+        return ProcessGroup()
     _check_cores(processes, device)
     return answer
 

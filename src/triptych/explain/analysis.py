@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 
 
 @runtime_checkable
-class Beside(Protocol):
+class Analysis(Protocol):
     """A callback that measures while a model trains, and again when it is trained."""
 
     def measure(self, task: Any, data: Any) -> tuple[dict[str, float], dict[str, str]]:
@@ -23,13 +23,13 @@ class Beside(Protocol):
         ...
 
 
-class Several:
+class AnalysisGroup:
     """Some of them as one, in their order: what each measures, concludes and draws."""
 
-    def __init__(self, *each: Beside) -> None:
+    def __init__(self, *each: Analysis) -> None:
         self.each = each
 
-    def __iter__(self) -> Iterator[Beside]:
+    def __iter__(self) -> Iterator[Analysis]:
         """The callbacks themselves, for a trainer."""
         return iter(self.each)
 

@@ -6,11 +6,13 @@ from omegaconf import DictConfig
 
 from triptych import hardware
 from triptych.config import build
-from triptych.explain.analysis import Beside
+from triptych.explain.analysis import Analysis
 from triptych.tasks.base import Task
 
 
-def measure(config: DictConfig, task: Task, data: Any, more: Beside | None) -> tuple[dict[str, float], dict[str, str]]:
+def measure(
+    config: DictConfig, task: Task, data: Any, more: Analysis | None
+) -> tuple[dict[str, float], dict[str, str]]:
     """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
     alone, notes = build.alone(config), {}
     if alone.trainer.precision == "16-mixed" and hardware.accelerator().type == "cpu":

@@ -193,7 +193,7 @@ def intervene(
                 raise ValueError(f"edit returned {tuple(edited.shape)} for {tuple(weights[:, chosen].shape)}")
             if len(chosen) < weights.shape[1]:
                 edited = weights.index_copy(1, torch.tensor(chosen, device=weights.device), edited)
-            return naive.weigh(edited, value).to(context.dtype)
+            return naive.weighted_sum(edited, value).to(context.dtype)
 
         return hook
 
@@ -243,7 +243,7 @@ def _observe(
             weights, score = module.weights_and_scores(query, key, mask)
             if grad and weights.requires_grad:
                 weights.retain_grad()
-            recomputed = naive.weigh(weights, value)
+            recomputed = naive.weighted_sum(weights, value)
         error = _difference(recomputed, context, site)
         seen[site.name] = Captured(
             site=site.name,
@@ -265,7 +265,7 @@ def _observe(
 
 def _inputs(args: tuple) -> tuple[Tensor, Tensor, Tensor, AttentionMask]:
     query, key, value, mask = args
-    key, value = mask.silence(key, value, query.shape[2])
+    key, value = mask.zero_hidden(key, value, query.shape[2])
     return query, key, value, mask
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.attention.naive import wide
+from triptych.attention.naive import upcast
 from triptych.data.batches import Probe, TextBatch
 from triptych.data.characters import CharacterData
 from triptych.data.tokenizers import UNKNOWN_ID
@@ -32,7 +32,7 @@ class CharLMTask(Task):
 
     def loss(self, answer: Tensor, batch: TextBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per character, over all characters of the batch."""
-        loss = F.cross_entropy(wide(answer).flatten(0, 1), batch.targets.flatten())
+        loss = F.cross_entropy(upcast(answer).flatten(0, 1), batch.targets.flatten())
         return loss, batch.targets.numel()
 
     def log_split(self, split: str) -> None:

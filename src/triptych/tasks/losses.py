@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
-from triptych.attention.naive import wide
+from triptych.attention.naive import upcast
 
 ROWS = 64  # rows of 8,000 float32 numbers are 2 MB
 MEASURED = 1024  # rows without a gradient: 64 MB of 8,000 float64 numbers
@@ -24,10 +24,10 @@ def cross_entropy(logits: Tensor, expected: Tensor, *, ignored: int, label_smoot
     options: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": label_smoothing}
     if not logits.requires_grad:
         parts = zip(logits.split(MEASURED), expected.split(MEASURED), strict=True)
-        sums = [F.cross_entropy(wide(part), classes, reduction="sum", **options) for part, classes in parts]
+        sums = [F.cross_entropy(upcast(part), classes, reduction="sum", **options) for part, classes in parts]
         return torch.stack(sums).sum() / (expected != ignored).sum()
     if logits.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.cross_entropy(wide(logits), expected, **options)
+        return F.cross_entropy(upcast(logits), expected, **options)
     return _CrossEntropy.apply(logits, expected, ignored, label_smoothing)
 
 
@@ -58,7 +58,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, expected: Tensor, ignored: int, smoothing: float) -> Tensor:
         real = expected != ignored
-        dtype = wide(logits[:0]).dtype
+        dtype = upcast(logits[:0]).dtype
         weight = real.to(dtype) / real.sum()
         expected = expected.where(real, torch.zeros_like(expected))
         gradient = torch.empty_like(logits)
@@ -67,7 +67,7 @@ class _CrossEntropy(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             for start in range(0, len(logits), ROWS):
                 part = slice(start, start + ROWS)
-                row = wide(logits[part])
+                row = upcast(logits[part])
                 picked = expected[part, None]
                 row = row - row.amax(1, keepdim=True)
                 spoken = row.gather(1, picked)[:, 0] * (1 - smoothing) + row.mean(1) * smoothing

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError, MulticlassConfusionMatrix
 
-from triptych.attention.naive import wide
+from triptych.attention.naive import upcast
 from triptych.data.batches import ImageBatch, Probe
 from triptych.data.images import ImageData
 from triptych.errors import UserError
@@ -52,7 +52,7 @@ class ViTTask(Task):
     def loss(self, answer: Tensor, batch: ImageBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per image; smoothed in training only."""
         smoothing = self.label_smoothing if self.training else 0.0
-        logits = wide(answer)
+        logits = upcast(answer)
         labels = batch.labels.to(logits.dtype) if batch.labels.is_floating_point() else batch.labels
         return F.cross_entropy(logits, labels, label_smoothing=smoothing), len(batch.images)
 

@@ -52,7 +52,7 @@ def diverged(trainer: pl.Trainer, what: str) -> Diverged:
     )
 
 
-class WholeFiles(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Checkpoints that replace their predecessor only once they are complete on disk."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:

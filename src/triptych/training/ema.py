@@ -4,7 +4,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import WeightAveraging
 from torch import Tensor
 
-from triptych.attention.naive import wide
+from triptych.attention.naive import upcast
 
 
 class Averaged(WeightAveraging):
@@ -31,7 +31,7 @@ class Averaged(WeightAveraging):
         super().setup(trainer, pl_module, stage)
         if self._average_model is not None:
             for parameter in self._average_model.parameters():
-                parameter.data = wide(parameter.data)
+                parameter.data = upcast(parameter.data)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # The model and its average change places for a validation, and the model may have less precision.

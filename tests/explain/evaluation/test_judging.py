@@ -9,7 +9,7 @@ from subjects_of import subject_of, task_and_data
 
 from triptych.explain.evaluation import interventions, judging, verdicts
 from triptych.explain.evaluation.intervals import Interval
-from triptych.explain.evaluation.interventions import Knocks
+from triptych.explain.evaluation.interventions import InterventionEffect
 from triptych.explain.evaluation.judging import Judging
 from triptych.explain.methods.registry import METHODS, Method
 from triptych.explain.targets import Subject
@@ -86,7 +86,7 @@ def test_the_fall_of_a_silenced_head_and_a_changed_layer_is_by_intervention() ->
     rows = torch.arange(3)
     with probing(task.model) as model:
         clean = subject.answer(model).softmax(-1)
-        heads = {each.name: each for each in interventions.heads_out(model, subject)}
+        heads = {each.name: each for each in interventions.ablate_heads(model, subject)}
         layers = {(each.kind, each.name): each for each in interventions.layers_changed(model, subject, seed=0)}
         site = sites(model)[1].name
         with intervene(model, lambda weights, _: weights * 0, layers=[site], heads=[1]):
@@ -105,10 +105,12 @@ def test_the_fall_of_a_silenced_head_and_a_changed_layer_is_by_intervention() ->
 
 def test_an_intervention_is_told_in_one_sentence() -> None:
     own, others = torch.tensor([0.3, 0.4, 0.5]), torch.tensor([0.1, 0.1, 0.1])
-    row = Knocks.of_unit("cdam", "CDAM", own, others).row(lambda values: verdicts.over_examples(values.tolist()))
+    row = InterventionEffect.of_unit("cdam", "CDAM", own, others).row(
+        lambda values: verdicts.over_examples(values.tolist())
+    )
     assert row["effect"]["mean"] == pytest.approx(0.3)
     assert row["effect"]["n"] == 3
     assert "taking away the input ranked first by CDAM" in row["sentence"]
     assert "lower" in row["sentence"]
-    parts = [Knocks.of_unit("cdam", "CDAM", own[at : at + 1], others[at : at + 1]) for at in range(3)]
-    assert Knocks.joined(parts).row(lambda values: verdicts.over_examples(values.tolist())) == row
+    parts = [InterventionEffect.of_unit("cdam", "CDAM", own[at : at + 1], others[at : at + 1]) for at in range(3)]
+    assert InterventionEffect.joined(parts).row(lambda values: verdicts.over_examples(values.tolist())) == row

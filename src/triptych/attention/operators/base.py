@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from triptych.attention.attend import Attend
+from triptych.attention.attend import Attend, check_shapes
 from triptych.attention.masks import AttentionMask
 from triptych.attention.shapes import Float
 from triptych.errors import UserError
 
 
-class OtherAttend(Attend):
+class AttentionOperator(Attend):
     """An attention with a rule of its own: it has no other backend, and maps recompute it by ``weights_and_scores``.
 
     Half-precision inputs are computed in float32, and the context is returned in the input's dtype.
@@ -33,7 +33,8 @@ class OtherAttend(Attend):
         mask: AttentionMask,
     ) -> Float[Tensor, "B H T D"]:
         """Context for every query; 0 for a query that may see no key."""
-        key, value = mask.silence(key, value, query.shape[2])
+        check_shapes(query, key, value, mask)
+        key, value = mask.zero_hidden(key, value, query.shape[2])
         with torch.autocast(query.device.type, enabled=False):
             return self.attend(query, key, value, mask).to(query.dtype)
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from triptych.attention import naive
 from triptych.attention.masks import AttentionMask
-from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.base import AttentionOperator
 from triptych.attention.shapes import Float
 from triptych.errors import UserError
 
 
-class DeltaAttend(OtherAttend):
+class DeltaAttend(AttentionOperator):
     """``W += beta (value - W phi(key)) phi(key)^T``, read as ``W phi(query)``; phi is elu + 1, scaled to length 1.
 
     Schlag et al. 2021, arXiv 2102.11174, section 4.2 (who scale phi to sum to 1, and let each position choose its
@@ -46,7 +46,7 @@ class DeltaAttend(OtherAttend):
         mask: AttentionMask,
     ) -> Float[Tensor, "B H T D"]:
         read, correcting, beta = self._system(query, key, mask)
-        value = naive.per_query_head(naive.wide(value), query.shape[1])
+        value = naive.repeat_kv(naive.upcast(value), query.shape[1])
         # Row by row: what position j really writes is beta (value_j - what its key read before it).
         written = torch.linalg.solve_triangular(correcting, beta * value, upper=False, unitriangular=True)
         return read @ written
@@ -59,7 +59,7 @@ class DeltaAttend(OtherAttend):
                 "attention=delta writes position after position: it needs a causal mask without a window, as in "
                 "task=charlm; use attention=linear here"
             )
-        query, key = _unit(query), naive.per_query_head(_unit(key), query.shape[1])
+        query, key = _unit(query), naive.repeat_kv(_unit(key), query.shape[1])
         if mask.key_padding is not None:
             key = key.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
         beta = self.strength.to(query.dtype).sigmoid()
@@ -69,4 +69,4 @@ class DeltaAttend(OtherAttend):
 
 
 def _unit(x: Tensor) -> Tensor:
-    return F.normalize(F.elu(naive.wide(x)) + 1, dim=-1)
+    return F.normalize(F.elu(naive.upcast(x)) + 1, dim=-1)

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from triptych.attention import naive
 from triptych.attention.masks import AttentionMask
-from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.base import AttentionOperator
 from triptych.attention.shapes import Float
 
 
-class HardAttend(OtherAttend):
+class HardAttend(AttentionOperator):
     """One weight is 1, at the largest scaled dot product; the gradient passes as if it were softmax.
 
     The straight-through estimator (Bengio et al. 2013, arXiv 1308.3432), in place of sampling (Xu et al. 2015,
@@ -37,4 +37,4 @@ class HardAttend(OtherAttend):
         value: Float[Tensor, "B G S D"],
         mask: AttentionMask,
     ) -> Float[Tensor, "B H T D"]:
-        return naive.weigh(self.weights_and_scores(query, key, mask)[0], value)
+        return naive.weighted_sum(self.weights_and_scores(query, key, mask)[0], value)

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from triptych.attention import naive
 from triptych.attention.masks import AttentionMask
-from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.base import AttentionOperator
 from triptych.attention.shapes import Float
 
 CHUNK = 64  # positions that are compared directly; what lies before them comes as one D x D matrix
 
 
-class LinearAttend(OtherAttend):
+class LinearAttend(AttentionOperator):
     """Weights ``phi(query) . phi(key)``, each row brought to sum to 1, with phi = elu + 1.
 
     Katharopoulos et al. 2020, arXiv 2006.16236, equations 4 to 12; a fast weight programmer that only adds
@@ -40,12 +40,12 @@ class LinearAttend(OtherAttend):
         T, S = query.shape[2], key.shape[2]
         running = mask.causal and mask.query_offset == 0 and T == S and mask.window is None
         if mask.hides_by_position(T, S) and not running:
-            return naive.weigh(self.weights_and_scores(query, key, mask)[0], value)
+            return naive.weighted_sum(self.weights_and_scores(query, key, mask)[0], value)
         query, key = _features(query, key)
         if mask.key_padding is not None:
             key = key.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
         # One column more, of ones: it sums the similarities that each row is divided by.
-        value = F.pad(naive.per_query_head(naive.wide(value), query.shape[1]), (0, 1), value=1.0)
+        value = F.pad(naive.repeat_kv(naive.upcast(value), query.shape[1]), (0, 1), value=1.0)
         summed = _running(query, key, value) if running else query @ (key.mT @ value)
         return _shares(summed[..., :-1], summed[..., -1:])
 
@@ -63,8 +63,8 @@ def _running(
 
 
 def _features(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    query, key = F.elu(naive.wide(query)) + 1, F.elu(naive.wide(key)) + 1
-    return query, naive.per_query_head(key, query.shape[1])
+    query, key = F.elu(naive.upcast(query)) + 1, F.elu(naive.upcast(key)) + 1
+    return query, naive.repeat_kv(key, query.shape[1])
 
 
 def _shares(summed: Tensor, total: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from triptych.attention import naive
 from triptych.attention.masks import AttentionMask
-from triptych.attention.operators.base import OtherAttend
+from triptych.attention.operators.base import AttentionOperator
 from triptych.attention.shapes import Float
 from triptych.errors import UserError
 
 
-class PositionalAttend(OtherAttend):
+class PositionalAttend(AttentionOperator):
     """Softmax of learned scores P, one matrix per head, the same for every input (arXiv 2407.02793).
 
     heads, positions: sizes of P, H L L. rank: P = F1 F2^T with factors H L rank instead (factorised); None for P
@@ -51,7 +51,7 @@ class PositionalAttend(OtherAttend):
         P = self.factors[0][:, start : start + T]
         P = P[..., :S] if len(self.factors) == 1 else P @ self.factors[1][:, :S].mT
         score = (
-            P.to(naive.wide(query).dtype)
+            P.to(naive.upcast(query).dtype)
             .expand(B, -1, -1, -1)
             .masked_fill(~mask.visible(T, S, query.device), -torch.inf)
         )
@@ -64,4 +64,4 @@ class PositionalAttend(OtherAttend):
         value: Float[Tensor, "B G S D"],
         mask: AttentionMask,
     ) -> Float[Tensor, "B H T D"]:
-        return naive.weigh(self.weights_and_scores(query, key, mask)[0], value)
+        return naive.weighted_sum(self.weights_and_scores(query, key, mask)[0], value)

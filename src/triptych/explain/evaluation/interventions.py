@@ -19,7 +19,7 @@ Kind = Literal["permuted", "uniform", "key", "head"]
 
 
 @dataclass(frozen=True)
-class Knocks:
+class InterventionEffect:
     """One intervention on some examples.
 
     fall: how much lower the asked output's probability is, per example. against: the same for what it is compared with
@@ -34,13 +34,15 @@ class Knocks:
     moved: Float[Tensor, " B"] | None = None
 
     @classmethod
-    def of_unit(cls, name: str, title: str, fall: Float[Tensor, " B"], against: Float[Tensor, " B"]) -> "Knocks":
+    def of_unit(
+        cls, name: str, title: str, fall: Float[Tensor, " B"], against: Float[Tensor, " B"]
+    ) -> "InterventionEffect":
         """Knock-out of the unit that a method ranks first, against units drawn at random."""
         what = f"taking away the input ranked first by {title}"
         return cls("key", name, what, fall, against)
 
     @staticmethod
-    def joined(parts: Sequence["Knocks"]) -> "Knocks":
+    def joined(parts: Sequence["InterventionEffect"]) -> "InterventionEffect":
         """The same intervention on all examples."""
 
         def together(tensors: list[Tensor | None]) -> Tensor | None:
@@ -74,7 +76,7 @@ class Knocks:
         return sentence
 
 
-def layers_changed(model: nn.Module, subject: Subject, *, seed: int) -> list[Knocks]:
+def layers_changed(model: nn.Module, subject: Subject, *, seed: int) -> list[InterventionEffect]:
     """Each layer's weights shuffled among the keys that a row sees (mean of ``SHUFFLES``), and made uniform.
 
     The layer's input stays as it was (Jain & Wallace, arXiv 1902.10186; Wiegreffe & Pinter, arXiv 1908.04626).
@@ -92,14 +94,14 @@ def layers_changed(model: nn.Module, subject: Subject, *, seed: int) -> list[Kno
         name, every = place(site), torch.stack(shuffled, dim=1)
         moved = faithfulness.median_change(clean, every)
         fall = _asked(subject, clean) - torch.stack([_asked(subject, each) for each in shuffled]).mean(0)
-        found.append(Knocks("permuted", name, f"shuffling the weights of {name}", fall, moved=moved))
+        found.append(InterventionEffect("permuted", name, f"shuffling the weights of {name}", fall, moved=moved))
         fall = _asked(subject, clean) - _asked(subject, flat)
         moved = faithfulness.total_variation(clean, flat)
-        found.append(Knocks("uniform", name, f"making the weights of {name} uniform", fall, moved=moved))
+        found.append(InterventionEffect("uniform", name, f"making the weights of {name} uniform", fall, moved=moved))
     return found
 
 
-def heads_out(model: nn.Module, subject: Subject) -> list[Knocks]:
+def ablate_heads(model: nn.Module, subject: Subject) -> list[InterventionEffect]:
     """Each head alone silenced: its context is 0."""
     clean = _shares(model, subject)
     found = []
@@ -111,7 +113,7 @@ def heads_out(model: nn.Module, subject: Subject) -> list[Knocks]:
             fall = _asked(subject, clean) - _asked(subject, changed)
             moved = faithfulness.total_variation(clean, changed)
             name = f"{place(site)}, head {head}"
-            found.append(Knocks("head", name, f"silencing {name}", fall, moved=moved))
+            found.append(InterventionEffect("head", name, f"silencing {name}", fall, moved=moved))
     return found
 
 

@@ -12,7 +12,7 @@ from triptych.attention.shapes import Float, Tensor
 from triptych.explain.evaluation import faithfulness, verdicts
 from triptych.explain.evaluation.faithfulness import Faithfulness, Probability
 from triptych.explain.evaluation.intervals import Interval
-from triptych.explain.evaluation.interventions import Knocks, heads_out, layers_changed
+from triptych.explain.evaluation.interventions import InterventionEffect, ablate_heads, layers_changed
 from triptych.explain.evaluation.stability import over_examples
 from triptych.explain.evaluation.verdicts import Judged, Measured
 from triptych.explain.evidence import look, reinitialised
@@ -53,7 +53,7 @@ class Judging:
         self._figures: dict[str, dict[str, list[Tensor]]] = {}  # method -> figure -> a value per example, by batch
         self._seconds: dict[str, float] = {}
         self._scores: dict[str, list[Tensor]] = {}
-        self._knocks: list[Knocks] = []
+        self._knocks: list[InterventionEffect] = []
 
     @property
     def seen(self) -> int:
@@ -116,9 +116,9 @@ class Judging:
             top = faithfulness.order(each, seed=self.seed)[:, :1]
             own, others = fall.gather(1, top)[:, 0], fall.gather(1, luck[:, :, 0]).mean(1)
             title = next(method.title for method in self.used if method.name == name)
-            self._knocks.append(Knocks.of_unit(name, title, own, others))
+            self._knocks.append(InterventionEffect.of_unit(name, title, own, others))
         self._knocks += layers_changed(self.model, subject, seed=self.seed + self._batches)
-        self._knocks += heads_out(self.model, subject)
+        self._knocks += ablate_heads(self.model, subject)
 
     def measured(self) -> list[Measured]:
         """A row per method over all examples so far."""
@@ -144,7 +144,7 @@ class Judging:
     def interventions(self) -> list[dict[str, Any]]:
         """A row per intervention, with its effect on the probability of the asked output, and a sentence."""
         return [
-            Knocks.joined([each for each in self._knocks if (each.kind, each.name) == key]).row(
+            InterventionEffect.joined([each for each in self._knocks if (each.kind, each.name) == key]).row(
                 lambda values: verdicts.over_examples(_by_example(self._examples, values))
             )
             for key in dict.fromkeys((each.kind, each.name) for each in self._knocks)
