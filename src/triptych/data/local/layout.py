@@ -26,7 +26,9 @@ SPLIT_NAMES = {
 FOLDER_NAMES = {**SPLIT_NAMES, "training": "train", "testing": "test"}
 """The same for folders."""
 
-SHARD = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")  # train-00000-of-00003.parquet
+SHARD = re.compile(
+    r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>-[0-9a-f]+)?"
+)  # train-00000-of-00003.parquet
 README_KEYS = {"config_name", "data_files", "data_dir", "default", "description"}  # of a configuration, as we read it
 
 
@@ -66,18 +68,26 @@ def split_of(name: str, more: Collection[str] = ()) -> str:
     return SPLIT_NAMES.get(stem.lower(), "train")
 
 
+def words_of(name: str) -> set[str]:
+    """The words in a name, in lower case: those of "My test_1" are my, test and 1."""
+    return set("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
 def scan(folder: Path, report: DataReport) -> list[str]:
     """Names (paths below ``folder``, with ``/``) of all its files, in order, folders behind links included.
 
-    Hidden files, links that lead nowhere, and README.md are left out, and noted in ``report``.
+    Hidden files, links that lead nowhere or round and round, what is no file, and README.md are left out, and noted in
+    ``report``.
     """
     found = []
-    for name in sorted(_walk(folder)):
+    for name in sorted(_walk(folder, report)):
         parts = PurePosixPath(name).parts
         if any(part.startswith(".") or part == "__MACOSX" for part in parts):
             report.leave_out(name, "hidden")
         elif not (folder / name).exists():
             report.leave_out(name, "a link that leads nowhere")
+        elif not (folder / name).is_file():
+            report.leave_out(name, "no file")
         elif name == "README.md":
             report.leave_out(name, "describes the data")
         else:
@@ -85,27 +95,37 @@ def scan(folder: Path, report: DataReport) -> list[str]:
     return found
 
 
-def _walk(folder: Path) -> Iterator[str]:
-    seen: set[str] = set()  # a link may lead to a folder that it lies in
+def _walk(folder: Path, report: DataReport) -> Iterator[str]:
+    """Every file below ``folder``, also those that several links lead to; no link is followed round and round."""
+    above: dict[str, tuple[str, ...]] = {str(folder): ()}  # place -> the real folders that it lies in
 
     def fail(error: OSError) -> None:
         raise UserError(f"data.path: the folder {error.filename} cannot be read ({error.strerror}).")
 
     for place, folders, files in os.walk(folder, onerror=fail, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:
+        real, around = os.path.realpath(place), above.pop(place)
+        if real in around:
+            report.leave_out(Path(place).relative_to(folder).as_posix(), "a link to a folder that it lies in")
             folders.clear()
             continue
-        seen.add(real)
+        above.update((os.path.join(place, name), (*around, real)) for name in folders)
         for file in files:
-            yield Path(place, file).relative_to(folder).as_posix()
+            name = Path(place, file).relative_to(folder).as_posix()
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                shown = name.encode("utf-8", "replace").decode()
+                raise UserError(f"data.path={folder}: the name of {shown} is not UTF-8: rename it.") from None
+            yield name
 
 
-def named_by_readme(readme: Path | None, names: list[str], config: str | None, where: str) -> dict[str, str] | None:
+def named_by_readme(
+    readme: Path | None, names: list[str], config: str | None, where: str, more: Collection[str] = ()
+) -> dict[str, str] | None:
     """File name -> split, as the ``configs`` in the head of a README.md say; None where there are none.
 
-    where: what to call the folder in a sentence. config: which of several configurations; None for the only one, for
-    that marked ``default: true``, or for that called ``default``.
+    where: what to call the folder in a sentence. more: as for `split_of`. config: which of several configurations; None
+    for the only one, for that marked ``default: true``, or for that called ``default``.
 
     Raises:
         UserError: there is no such configuration, it cannot be understood, or it names a file that is not there.
@@ -123,6 +143,12 @@ def named_by_readme(readme: Path | None, names: list[str], config: str | None, w
     if unknown:
         raise UserError(f"{where} sets {', '.join(unknown)}, which is not read here: convert the files, or remove it.")
     found: dict[str, str] = {}
+    below = _below(chosen)
+    if chosen.get("data_files") is None and below:  # a folder, read by the rules for folders
+        inside = [name for name in names if name.startswith(below)]
+        if not inside:
+            raise UserError(f"{where} names the folder {below}, and there are no files in it.")
+        return {name: split_of(name.removeprefix(below), more) for name in inside}
     for split, patterns in _patterns(chosen, where):
         for pattern in patterns:
             matching = [name for name in names if _matches(name, pattern)]
@@ -131,7 +157,15 @@ def named_by_readme(readme: Path | None, names: list[str], config: str | None, w
             for name in matching:
                 if found.setdefault(name, split) != split:
                     raise UserError(f"{where} has {name} in two splits, {found[name]} and {split}.")
-    return found
+    return _usually_named(found)
+
+
+def _usually_named(splits: dict[str, str]) -> dict[str, str]:
+    """The same with our names for splits that are called dev, val or the like, where that is clear."""
+    given = set(splits.values())
+    usual = {split: FOLDER_NAMES.get(split.lower(), split) for split in given}
+    clear = {split for split in given if list(usual.values()).count(usual[split]) == 1}
+    return {name: usual[split] if split in clear else split for name, split in splits.items()}
 
 
 def _configs(readme: Path) -> list[dict[str, Any]]:
@@ -174,12 +208,15 @@ def _choose(configs: list[dict[str, Any]], config: str | None, where: str) -> di
     raise UserError(f"data.config must be one of {', '.join(names)}, the configurations in the README.md of {where}.")
 
 
+def _below(config: dict[str, Any]) -> str:
+    """The folder that a configuration is about, with / at its end; empty for all."""
+    below = config.get("data_dir")
+    return f"{below.strip('/').removeprefix('./')}/" if isinstance(below, str) and below.strip("/.") else ""
+
+
 def _patterns(config: dict[str, Any], where: str) -> list[tuple[str, list[str]]]:
     """Split and patterns, from any of the forms that ``data_files`` has on the hub."""
-    files, below = config.get("data_files"), config.get("data_dir")
-    prefix = f"{below.strip('/')}/" if isinstance(below, str) and below.strip("/.") else ""
-    if files is None and prefix:
-        files = "**"
+    files, prefix = config.get("data_files"), _below(config)
     if isinstance(files, str):
         files = [files]
     if isinstance(files, dict):
@@ -213,6 +250,23 @@ def _parts_match(name: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
             return bool(name)
         return any(_parts_match(name[at:], pattern[1:]) for at in range(len(name) + 1))
     return bool(name) and fnmatchcase(name[0], pattern[0]) and _parts_match(name[1:], pattern[1:])
+
+
+def missing_shards(names: Collection[str]) -> dict[str, list[str]]:
+    """First file of a series such as train-00000-of-00003.parquet -> the names of it that are not among ``names``."""
+    series: dict[tuple[str, str, str, str], set[int]] = {}
+    for name in sorted(names):
+        path = PurePosixPath(name)
+        if match := SHARD.fullmatch(path.stem):
+            key = (str(path.parent / match["split"]), match["count"], path.suffix, "" if match["hash"] is None else "*")
+            series.setdefault(key, set()).add(int(match["number"]))
+    found = {}
+    for (start, count, ending, rest), numbers in series.items():
+        missing = sorted(set(range(int(count))) - numbers)
+        if missing and max(numbers) < int(count):
+            name = f"{start}-{{:05d}}-of-{count}{rest}{ending}"
+            found[name.format(min(numbers))] = [name.format(number) for number in missing]
+    return found
 
 
 def chosen_by(pattern: str, names: list[str], where: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from triptych.data.local import layout, pictures, tables, texts
-from triptych.data.local.report import DataReport
+from triptych.data.local.report import DataReport, some
 from triptych.data.pictures import FILES
 from triptych.errors import UserError
 
@@ -56,6 +56,8 @@ def open_path(path: Path, request: Request, report: DataReport) -> "DatasetDict"
     """
     from datasets import DatasetDict
 
+    if request.layout not in pictures.LAYOUTS:
+        raise UserError(f"data.layout={request.layout}; it must be one of: {', '.join(pictures.LAYOUTS)}.")
     if not path.exists():
         raise UserError(f"data.path={path} does not exist: give the path of a file or folder of data.")
     if path.is_dir():
@@ -84,7 +86,7 @@ def _folder(path: Path, request: Request, report: DataReport) -> "dict[str, Data
     for name in names:
         ending = PurePosixPath(name).suffix.lower()
         if ending not in request.endings:
-            text = ending in texts.ENDINGS
+            text = ending in texts.ENDINGS and not request.pictured
             report.leave_out(name, "a text, where tables are read" if text else "no kind that is read")
         elif ending in FILES:
             seen.append(name)
@@ -111,6 +113,8 @@ def _folder(path: Path, request: Request, report: DataReport) -> "dict[str, Data
         pictures.note_unnamed(seen, found.values(), path, report)
     if splits is None:
         _note_likely_splits(tabled, report)
+    for first, missing in layout.missing_shards(data).items():
+        report.notes.append(f"beside {first} there is no {some(missing)}")
     return found
 
 
@@ -121,7 +125,7 @@ def _named(path: Path, request: Request, report: DataReport) -> tuple[list[str],
         splits = None
         chosen, why = layout.chosen_by(request.files, names, f"data.path={path}"), f"not data.files={request.files}"
     else:
-        splits = layout.named_by_readme(path / "README.md", names, request.config, f"data.path={path}")
+        splits = layout.named_by_readme(path / "README.md", names, request.config, f"data.path={path}", request.splits)
         chosen, why = names if splits is None else list(splits), "not in the README.md's configuration"
     kept = set(chosen)
     for name in names:
@@ -136,11 +140,14 @@ def _by_tables(path: Path, data: list[str], seen: list[str], how: str) -> bool:
         return how == "tables"
     if not data or not seen or any(PurePosixPath(name).stem == METADATA for name in data):
         return bool(data)
-    tops = {PurePosixPath(name).parts[0] for name in seen if "/" in name}
-    if len(tops - set(layout.FOLDER_NAMES)) < 2:
+    folders = [PurePosixPath(name).parts[:-1] for name in seen]
+    tops = {parts[0] for parts in folders if parts}
+    own = {top for top in tops if top.lower() not in layout.FOLDER_NAMES}
+    classes = own or {parts[1] for parts in folders if len(parts) > 1}
+    if len(classes) < 2:
         return True
     raise UserError(
-        f"data.path={path} has tables ({data[0]}) and folders of pictures ({', '.join(sorted(tops)[:3])}): say "
+        f"data.path={path} has tables ({data[0]}) and folders of pictures ({', '.join(sorted(classes)[:3])}): say "
         "data.layout=tables if the tables name pictures and labels, data.layout=classes if the folders are the classes."
     )
 
@@ -160,12 +167,15 @@ def _check_one_kind(path: Path, files: list[layout.File]) -> None:
 
 def _note_likely_splits(files: list[layout.File], report: DataReport) -> None:
     """Say which files count as train though a part of their name is that of a split."""
-    for file in files:
-        stem = PurePosixPath(file.name).stem.lower()
-        words = set("".join(c if c.isalnum() else " " for c in stem).split())
-        held_out = sorted(words & set(layout.SPLIT_NAMES) - {"train"})
-        if file.split == "train" and held_out:
-            report.notes.append(f"{file.name} is part of train: only a whole name, such as test, makes a split")
+    held_out = set(layout.SPLIT_NAMES) - {"train"}
+    names = [
+        file.name
+        for file in files
+        if file.split == "train" and layout.words_of(PurePosixPath(file.name).stem) & held_out
+    ]
+    if names:
+        are = "is" if len(names) == 1 else "are"
+        report.notes.append(f"{some(names)} {are} part of train: only a whole name, such as test, makes a split")
 
 
 def _read(files: list[layout.File], request: Request, root: Path) -> "dict[str, Dataset]":
@@ -201,7 +211,7 @@ def _as_texts(table: pa.Table, columns: tables.Columns, cast: bool, path: Path) 
         kind = field.type
         if pa.types.is_large_string(kind):
             continue
-        plain = pa.types.is_string(kind) or pa.types.is_null(kind)
+        plain = pa.types.is_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind)
         castable = not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
         if not plain and not (cast and castable):
             way = "; data.cast=true takes them as texts" if castable else ""

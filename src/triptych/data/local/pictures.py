@@ -10,13 +10,14 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from triptych.data.local import layout, tables
-from triptych.data.local.report import DataReport
+from triptych.data.local.report import DataReport, some
 from triptych.data.pictures import FILES
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
 LAYOUTS = ("auto", "classes", "splits", "tables")
 
 
@@ -58,6 +59,11 @@ def from_folders(
             f"data.path={folder} has {where}: pictures to learn from stand in one folder per class, two or "
             f"more, directly under it or under train, validation and test.{both}"
         )
+    untrained = sorted(set(classes) - {label for _, label in found.get("train", ())})
+    if untrained and "train" in found:
+        report.notes.append(
+            f"no training picture is of {'the class' if len(untrained) == 1 else 'the classes'} {some(untrained)}"
+        )
     return {split: _labelled(folder, rows, classes) for split, rows in found.items()}
 
 
@@ -68,6 +74,18 @@ def _are_splits(folder: Path, names: list[str], tops: list[str], how: str) -> bo
     splits = [top for top in tops if top.lower() in layout.FOLDER_NAMES]
     if len(splits) == len(tops):
         return bool(tops)
+    likely = [top for top in tops if layout.words_of(top) & set(layout.FOLDER_NAMES)]
+    if len(likely) == len(tops) > 1 and all(PurePosixPath(name).parts[1:-1] for name in names if "/" in name):
+        own: dict[str, str] = {}
+        for top in tops:
+            own.setdefault(
+                next(ours for word, ours in layout.FOLDER_NAMES.items() if word in layout.words_of(top)), top
+            )
+        settings = " ".join(f"'data.splits.{ours}={top}'" for ours, top in own.items())
+        raise UserError(
+            f"data.path={folder}: the folders {some(tops)} may be splits, by their names and the folders in them, or "
+            f"classes; rename them to train and test, or say data.layout=classes, or data.layout=splits {settings}."
+        )
     # Below a split lie the classes, the same in all of them: folders that look so, beside others, may be either.
     inside = {top: _below(names, top) for top in tops}
     for split in splits:
@@ -109,9 +127,16 @@ def from_tables(files: list[layout.File], columns: tables.Columns, root: Path) -
     from datasets import ClassLabel, Dataset, Features, Image, concatenate_datasets
 
     found: dict[str, list[Any]] = {}
+    declared = {
+        file.path: _class_names(file.path, columns["label"]) if file.ending == ".parquet" else None for file in files
+    }
+    parts = {file.path: tables.read(file.path, columns) for file in files}
+    kinds = {(parts[path].schema.field("label").type, tuple(names or ())) for path, names in declared.items()}
     for file in files:
-        table = tables.read(file.path, columns)
-        names = _class_names(file.path, columns["label"]) if file.ending == ".parquet" else None
+        table, names = parts.pop(file.path), declared[file.path]
+        if len(kinds) > 1:  # numbers of classes mean one thing here and another there: their names
+            at = table.column_names.index("label")
+            table, names = table.set_column(at, "label", _named_labels(table.column("label"), names)), None
         at = table.column_names.index("image")
         table = table.set_column(at, "image", _as_pictures(file.path, table.column("image"), root))
         features = Features.from_arrow_schema(table.schema)
@@ -120,6 +145,14 @@ def from_tables(files: list[layout.File], columns: tables.Columns, root: Path) -
             features["label"] = ClassLabel(names=names)
         found.setdefault(file.split, []).append(Dataset(table.cast(features.arrow_schema)))
     return {split: parts[0] if len(parts) == 1 else concatenate_datasets(parts) for split, parts in found.items()}
+
+
+def _named_labels(labels: pa.ChunkedArray, names: list[str] | None) -> pa.Array:
+    """Labels as names: of classes by their number where ``names`` has them, else as they are written."""
+    given = labels.to_pylist()
+    if names is not None:
+        given = [names[one] if one is not None and 0 <= one < len(names) else one for one in given]
+    return pa.array([None if one is None else str(one) for one in given], pa.large_string())
 
 
 def _class_names(path: Path, column: str) -> list[str] | None:
@@ -140,7 +173,7 @@ def _as_pictures(path: Path, column: pa.ChunkedArray, root: Path) -> pa.ChunkedA
             paths = pa.compute.struct_field(column, "path").cast(text)
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         contents = column.cast(binary)
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+    elif any(is_text(kind) for is_text in TEXTS):
         paths = column.cast(text)
     else:
         raise UserError(f"data.columns.image: {path} has neither pictures nor their paths there, but {kind}.")
@@ -175,7 +208,7 @@ def is_picture(name: str) -> bool:
 
 
 def note_unnamed(names: Iterable[str], rows: "Iterable[Dataset]", folder: Path, report: DataReport) -> None:
-    """Note the pictures ``names`` below ``folder`` that no row of a table names."""
+    """Note the pictures ``names`` below ``folder`` that no row of a table names; no other picture is left out."""
     places = (
         place for part in rows for place in pa.compute.struct_field(part.data.column("image"), "path").to_pylist()
     )
@@ -183,3 +216,7 @@ def note_unnamed(names: Iterable[str], rows: "Iterable[Dataset]", folder: Path, 
     for name in names:
         if os.path.realpath(folder / name) not in named:
             report.leave_out(name, "a picture that no table names")
+    for reason, out in list(report.left_out.items()):  # by data.files, which chose the table, not its pictures
+        report.left_out[reason] = [name for name in out if os.path.realpath(folder / name) not in named]
+        if not report.left_out[reason]:
+            del report.left_out[reason]

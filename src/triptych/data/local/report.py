@@ -54,7 +54,7 @@ class DataReport:
         if read:
             found.append(f"read {', '.join(read)}")
         if self.left_out:
-            named = [f"{_some(names)} ({reason})" for reason, names in self.left_out.items()]
+            named = [f"{some(names)} ({reason})" for reason, names in self.left_out.items()]
             found.append(f"files left out: {', '.join(named)}")
         if self.changed:
             found.append(f"read {reasons_in_words(self.changed)}")
@@ -87,6 +87,8 @@ def _by_split(counts: dict[str, int]) -> str:
     return f" ({', '.join(f'{split} {count:,}' for split, count in counts.items())})"
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first few of many names, in one line."""
     more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    shown = ("".join(c if c.isprintable() else ascii(c)[1:-1] for c in name) for name in names[:SHOWN])
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -19,8 +19,9 @@ import pyarrow.parquet
 from triptych.data.local.texts import read_text_bytes
 from triptych.errors import UserError
 
-END = "\x02triptych: the end\x03"  # in a row that is put behind a csv file: an open quotation mark would swallow it
+csv.field_size_limit((1 << 31) - 1)  # a cell of any length; Python's own limit is 131,072 characters
 
+NAME_SHOWN = 60  # characters of a column's name, in a sentence
 
 Columns = Mapping[str, str]  # our name -> the name in the file; ``a.b`` is field b of a column a
 
@@ -39,12 +40,17 @@ def _no_column(path: Path, columns: Columns, name: str, there: Sequence[str]) ->
     """The sentence for a column ``name`` that a file does not have."""
     ours = next(ours for ours, theirs in columns.items() if theirs == name)
     hint = ""
+    alike = next((one for one in there if one.strip().strip('"').strip() == name), None)
     if len(there) == 1 and (other := next((mark for mark in ";\t|" if mark in there[0]), None)):
         shown = "a tabulator" if other == "\t" else other
         better = "call it .tsv" if other == "\t" else "save it with commas, or with tabulators as .tsv"
         hint = f" Its cells seem to be separated by {shown}: {better}."
-    known = ", ".join(there[:20]) + (" ..." if len(there) > 20 else "")
-    return UserError(f"data.columns.{ours}={name}: no such column; there are: {known} (in {path}).{hint}")
+    elif alike is not None and '"' in alike:
+        hint = " In a .tsv file a quotation mark is text: save the table as .csv, or without them."
+    elif alike is not None:
+        hint = f" A blank stands beside {alike.strip()} in the header: remove it there."
+    known = ", ".join(one[:NAME_SHOWN] for one in there[:20]) + (" ..." if len(there) > 20 else "")
+    return UserError(f"data.columns.{ours}={name}: no such column; there are: {known or 'none'} (in {path}).{hint}")
 
 
 def _several(path: Path, name: str) -> UserError:
@@ -68,19 +74,21 @@ def _separated(path: Path, columns: Columns, separator: str, *, quoted: bool) ->
     content = read_text_bytes(path).lstrip(b"\r\n")
     if not content.strip():
         raise UserError(f"data.path={path} is empty: it holds no rows.")
+    if not content.endswith((b"\n", b"\r")):
+        content += b"\n"  # Arrow takes an empty cell at the very end for a quoted one, if the row has one
+    if quoted and b'"' in content:
+        _check_quotation(path, content, separator)
     header = next(_python_reader(content, separator, quoted))
     for name in columns.values():
         if name not in header:
             raise _no_column(path, columns, name, header)
         if header.count(name) > 1:
             raise _several(path, name)
-    rows = content if content.endswith((b"\n", b"\r")) else content + b"\n"
-    rows += separator.join([END] * len(header)).encode() + b"\n"
     try:
         table = pa.csv.read_csv(
-            pa.BufferReader(rows),
+            pa.BufferReader(content),
             # One thread: only then are wrong rows called by their number. One block holds the longest row.
-            pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(rows), 1 << 20), (1 << 31) - 1)),
+            pa.csv.ReadOptions(use_threads=False, block_size=min(max(len(content), 1 << 20), (1 << 31) - 1)),
             pa.csv.ParseOptions(
                 delimiter=separator,
                 quote_char='"' if quoted else False,
@@ -99,40 +107,38 @@ def _separated(path: Path, columns: Columns, separator: str, *, quoted: bool) ->
             ),
         )
     except pa.ArrowInvalid as error:
-        if quoted and _ends_inside_a_cell(content):
-            raise _open_quotation(path) from error
         what = str(error).strip().split("\n")[0].removeprefix("CSV parse error: ")
         raise UserError(
             f"data.path={path} could not be read: {what[:160]} (row 1 is the header). A cell that holds the separator "
             f"{'stands in quotation marks' if quoted else 'is not possible here: save the table as .csv'}."
         ) from error
-    last = len(table) - 1
-    if any(table.column(name)[last].as_py() != END for name in columns.values()):
-        raise _open_quotation(path)
-    return table.slice(0, last).rename_columns(list(columns))
+    return table.rename_columns(list(columns))
 
 
-def _python_reader(content: bytes, separator: str, quoted: bool) -> Iterator[list[str]]:
+def _python_reader(content: bytes, separator: str, quoted: bool) -> Any:
+    """Python's own reader of the same cells; it knows its ``line_num``."""
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
     if quoted:
         return csv.reader(text, delimiter=separator, strict=True)
     return csv.reader(text, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
 
 
-def _ends_inside_a_cell(content: bytes) -> bool:
+def _check_quotation(path: Path, content: bytes, separator: str) -> None:
+    """Raise UserError where quotation marks do not stand around whole cells: Arrow would drop them without a word."""
+    reader = _python_reader(content, separator, quoted=True)
+    begins = 1  # line where a row does
     try:
-        for _ in _python_reader(content, ",", quoted=True):
-            pass
+        for _ in reader:
+            begins = reader.line_num + 1
     except csv.Error as error:
-        return "unexpected end of data" in str(error)
-    return False
-
-
-def _open_quotation(path: Path) -> UserError:
-    return UserError(
-        f"data.path={path} could not be read: a quotation mark opens a cell and none closes it. One that is text is "
-        'written "" in a cell that itself stands in quotation marks; in a .tsv file it needs nothing.'
-    )
+        if "unexpected end of data" in str(error):
+            what = f"a quotation mark opens a cell in line {begins} or after it, and none closes it"
+        else:
+            what = f"in the row of line {begins} a quotation mark closes a cell, and more text follows in the cell"
+        raise UserError(
+            f'data.path={path} could not be read: {what}. A mark that is text is written "" in a cell that itself '
+            "stands in quotation marks; in a .tsv file it needs nothing."
+        ) from error
 
 
 # JSON
@@ -165,8 +171,11 @@ def _read_json(path: Path, columns: Columns) -> pa.Table:
     text = str(read_text_bytes(path), "utf-8")
     try:
         contents = _parse(text)
-    except ValueError:
-        return _read_json_lines(path, columns)
+    except (ValueError, RecursionError) as error:
+        if _begins_with_an_object(text):
+            return _read_json_lines(path, columns)
+        place = f"line {error.lineno}, " if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(f"data.path={path} could not be read: it is no JSON ({place}{_why(error)}).") from error
     if isinstance(contents, dict) and contents and all(isinstance(one, list) for one in contents.values()):
         if len({len(one) for one in contents.values()}) > 1:
             raise UserError(f"data.path={path} could not be read: its lists are not equally long.")
@@ -178,6 +187,15 @@ def _read_json(path: Path, columns: Columns) -> pa.Table:
     return _from_rows(path, contents, columns)
 
 
+def _begins_with_an_object(text: str) -> bool:
+    """Whether the first line with anything in it is a JSON object by itself."""
+    first = next((line for line in text.split("\n") if line.strip()), "{}")
+    try:
+        return isinstance(_parse(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"column {error.colno}: {error.msg}"
@@ -185,7 +203,18 @@ def _why(error: Exception) -> str:
 
 
 def _parse(text: str) -> Any:
-    return json.loads(text, parse_int=_Spelled, parse_float=_Spelled, parse_constant=_Spelled)
+    return json.loads(
+        text, parse_int=_Spelled, parse_float=_Spelled, parse_constant=_Spelled, object_pairs_hook=_object
+    )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'an object has "{twice[:NAME_SHOWN]}" twice')
+    return found
 
 
 def _from_rows(path: Path, rows: list[Any], columns: Columns) -> pa.Table:
@@ -274,6 +303,12 @@ def _read_parquet(path: Path, columns: Columns) -> pa.Table:
             raise _no_column(path, columns, name, _names(schema))
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise UserError(
+                f"data.path={path} could not be read: its column {name} holds bytes that are not UTF-8 text."
+            ) from error
         picked.append(column)
     return pa.table(picked, names=list(columns))
 

@@ -32,11 +32,21 @@ def read_text_bytes(path: Path) -> bytes:
     for mark, code in OTHER_CODES.items():
         if content.startswith(mark):
             raise UserError(f"data.path: {path} is {code} text: save it as UTF-8.")
+    if _has_two_bytes_each(content):
+        raise UserError(f"data.path: {path} is UTF-16 text: save it as UTF-8.")
     try:
         str(content, "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"data.path: {path} is not UTF-8 text (see byte {error.start}): save it as UTF-8.") from error
     return content.removeprefix(codecs.BOM_UTF8)
+
+
+def _has_two_bytes_each(content: bytes) -> bool:
+    """Whether this is UTF-16 without a mark, which would pass for UTF-8: zeros at every other place, and only there."""
+    if len(content) < 8 or len(content) % 2:
+        return False
+    zeros = sorted((content[0::2].count(0), content[1::2].count(0)))
+    return zeros[0] == 0 and zeros[1] > 0.9 * len(content) / 2
 
 
 def read_text(path: Path) -> str:
