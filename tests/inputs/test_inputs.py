@@ -23,10 +23,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from triptych import build
-from triptych.command import CONF
+from triptych.commands.cli import CONF
+from triptych.config import build
 from triptych.errors import UserError
-from triptych.folder import literal_text
+from triptych.runs.folder import literal_text
 
 HERE = Path(__file__).parent
 WHOLE = {"train": "train", "validation": "validation", "test": "test"}

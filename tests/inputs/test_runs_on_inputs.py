@@ -14,9 +14,10 @@ from hydra import compose, initialize_config_dir
 from PIL import Image
 
 from conftest import SUMS_MODEL, TINY
-from triptych.command import CONF
-from triptych.run import train
-from triptych.trained import evaluate, predict
+from triptych.commands.cli import CONF
+from triptych.commands.evaluate import evaluate
+from triptych.commands.predict import predict
+from triptych.commands.train import train
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
