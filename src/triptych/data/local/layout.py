@@ -26,6 +26,9 @@ SPLIT_NAMES = {
 FOLDER_NAMES = {**SPLIT_NAMES, "training": "train", "testing": "test"}
 """The same for folders."""
 
+HELD_OUT = {word for word, split in FOLDER_NAMES.items() if split != "train"} | {"eval", "evaluation", "holdout"}
+"""Words in names that speak of a split other than train."""
+
 SHARD = re.compile(
     r"(?P<split>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<hash>-[0-9a-f]+)?"
 )  # train-00000-of-00003.parquet
@@ -69,8 +72,8 @@ def split_of(name: str, more: Collection[str] = ()) -> str:
 
 
 def words_of(name: str) -> set[str]:
-    """The words in a name, in lower case: those of "My test_1" are my, test and 1."""
-    return set("".join(c if c.isalnum() else " " for c in name.lower()).split())
+    """The words in a name, in lower case, without numbers: those of "My test_1" and of "my-test17" are my and test."""
+    return set(re.findall(r"[^\W\d_]+", name.lower()))
 
 
 def scan(folder: Path, report: DataReport) -> list[str]:
@@ -108,6 +111,7 @@ def _walk(folder: Path, report: DataReport) -> Iterator[str]:
             report.leave_out(Path(place).relative_to(folder).as_posix(), "a link to a folder that it lies in")
             folders.clear()
             continue
+        folders.sort()
         above.update((os.path.join(place, name), (*around, real)) for name in folders)
         for file in files:
             name = Path(place, file).relative_to(folder).as_posix()
@@ -151,7 +155,7 @@ def named_by_readme(
         return {name: split_of(name.removeprefix(below), more) for name in inside}
     for split, patterns in _patterns(chosen, where):
         for pattern in patterns:
-            matching = [name for name in names if _matches(name, pattern)]
+            matching = [pattern] if pattern in names else [name for name in names if _matches(name, pattern)]
             if not matching:
                 raise UserError(f"{where} names {pattern}, and there is no such file.")
             for name in matching:
@@ -237,8 +241,6 @@ def _patterns(config: dict[str, Any], where: str) -> list[tuple[str, list[str]]]
 
 def _matches(name: str, pattern: str) -> bool:
     """Whether a path below the folder is meant by a pattern: ``*`` within a name, ``**`` across folders."""
-    if name == pattern:
-        return True
     return _parts_match(PurePosixPath(name).parts, PurePosixPath(pattern).parts)
 
 
@@ -271,7 +273,11 @@ def missing_shards(names: Collection[str]) -> dict[str, list[str]]:
 
 def chosen_by(pattern: str, names: list[str], where: str) -> list[str]:
     """The names that ``data.files`` means. Raises UserError, naming ``where``, if there is none."""
-    found = [name for name in names if _matches(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)]
+    found = [
+        name for name in names if pattern in (name, PurePosixPath(name).name)
+    ]  # before it is a pattern: "a [1].csv"
+    if not found:
+        found = [name for name in names if _matches(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)]
     if not found:
         there = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
         raise UserError(f"data.files={pattern}: {where} has no such file; there are: {there or 'none'}.")

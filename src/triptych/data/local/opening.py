@@ -167,11 +167,10 @@ def _check_one_kind(path: Path, files: list[layout.File]) -> None:
 
 def _note_likely_splits(files: list[layout.File], report: DataReport) -> None:
     """Say which files count as train though a part of their name is that of a split."""
-    held_out = set(layout.SPLIT_NAMES) - {"train"}
     names = [
         file.name
         for file in files
-        if file.split == "train" and layout.words_of(PurePosixPath(file.name).stem) & held_out
+        if file.split == "train" and layout.words_of(PurePosixPath(file.name).stem) & layout.HELD_OUT
     ]
     if names:
         are = "is" if len(names) == 1 else "are"

@@ -90,11 +90,13 @@ def _are_splits(folder: Path, names: list[str], tops: list[str], how: str) -> bo
     inside = {top: _below(names, top) for top in tops}
     for split in splits:
         alike = [top for top in tops if top != split and len(inside[split] & inside[top]) > 1]
-        if layout.FOLDER_NAMES[split.lower()] == "train" and alike:
+        direct = any(PurePosixPath(name).parts[:-1] == (split,) for name in names)
+        if layout.FOLDER_NAMES[split.lower()] == "train" and (alike or (len(inside[split]) > 1 and not direct)):
+            why = f"{split} and {alike[0]} hold folders of the same names" if alike else "it holds folders, no pictures"
             raise UserError(
-                f"data.path={folder}: the folder {split} may be a class or the training split, since {split} and "
-                f"{alike[0]} hold folders of the same names; say data.layout=classes, or data.layout=splits "
-                f"(then {', '.join(top for top in tops if top not in splits)} is not used)."
+                f"data.path={folder}: the folder {split} may be a class or the training split, since {why}; say "
+                f"data.layout=classes, or data.layout=splits (then "
+                f"{some([top for top in tops if top not in splits])} is not used)."
             )
     return False
 
