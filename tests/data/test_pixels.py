@@ -221,3 +221,19 @@ def test_constant_pictures_are_said_to_be_so(tmp_path: Path) -> None:
         "the training pixels are nearly all alike (standard deviation 0 of 255)"
         in opened(path=str(tmp_path / "set")).describe()
     )
+
+
+def test_what_lies_beyond_the_training_range_is_counted(tmp_path: Path) -> None:
+    for split, high in (("train", 100), ("test", 4000)):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for index in range(4):
+                values = np.full((4, 4), high if index else 50, np.uint16)
+                values[0, 0] = 10
+                Image.fromarray(values).save(tmp_path / split / name / f"{index}.png")
+    data = opened(path=str(tmp_path), splits={"train": "train", "validation": "train", "test": "test"})
+    assert "6 test pictures have values beyond that range" in data.describe()
+
+
+def test_a_range_for_pictures_of_8_bits_is_said_to_be_idle(folder: Path) -> None:
+    assert "data.pixel_range says nothing to these pictures" in opened(path=str(folder), pixel_range=[0, 9]).describe()

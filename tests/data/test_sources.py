@@ -291,3 +291,15 @@ def test_file_that_may_not_be_opened(tmp_path: Path) -> None:
     os.symlink(tmp_path / "nowhere", tmp_path / "a.txt")
     with pytest.raises(UserError, match="does not exist"):
         text(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("value", [None, True, "test or much"])
+def test_a_split_that_is_no_name_and_no_share(tmp_path: Path, value: object) -> None:
+    with pytest.raises(UserError, match=r"data\.splits\.test=.*it must be the name of a split, a share|no such split"):
+        rows(write_pairs(tmp_path, "jsonl"), splits={**CUT, "test": value})
+
+
+def test_two_settings_that_say_which_files_to_read(tmp_path: Path) -> None:
+    write_pairs(tmp_path, "jsonl")
+    with pytest.raises(UserError, match=r"data\.config=a and data\.files=\*: .* leave one of them null"):
+        rows(tmp_path, config="a", files="*")

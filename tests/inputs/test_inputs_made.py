@@ -12,11 +12,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
-from triptych import build
-from triptych.command import CONF
+from triptych.commands.cli import CONF
+from triptych.config import build
 from triptych.data.local import tables
 from triptych.errors import UserError
-from triptych.folder import literal_text
+from triptych.runs.folder import literal_text
 
 ALONE = {"data.splits.validation": "train", "data.splits.test": "train"}  # nothing is cut off: all of train is seen
 

@@ -14,7 +14,7 @@ from triptych.runs.folder import RunFolder
 from triptych.tasks.translation_metrics import score, tokenizer_for
 
 GROUPS = 4  # of lengths, with about as many sentences in each
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 class Quality(NamedTuple):

@@ -54,7 +54,7 @@ def run(config: DictConfig) -> None:
     device = hardware.accelerator()
     data = instantiate(config.data)
     data.open()
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     title = f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, {device.type}, torch "
     table = Table(title=title + torch.__version__, title_justify="left")
     for column in ("bench", "what", "ms", "against", "ms", "ratio"):
@@ -299,7 +299,7 @@ def _lightning_loop(config: DictConfig, data: Any, steps: int) -> float:
     """Milliseconds per step of a fit with the run's own callbacks and loggers; no validation, no maps."""
     task = build.build_task(config, _model(config, data), compiled=False)
     clock = _Clock(first=WARM_UP, last=WARM_UP + steps)
-    live = Live(unit=data.unit, console=Console(quiet=True), log_every=config.trainer.log_every_n_steps)
+    live = Live(unit=data.unit, console=Console(quiet=True, markup=False), log_every=config.trainer.log_every_n_steps)
     with TemporaryDirectory() as folder:
         path = Path(folder)
         loggers = [

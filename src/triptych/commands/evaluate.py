@@ -10,7 +10,7 @@ from triptych.errors import UserError
 from triptych.inference.loading import load
 from triptych.inference.measuring import measure
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def evaluate(config: DictConfig) -> dict[str, float]:

@@ -29,7 +29,7 @@ from triptych.pictures import render
 from triptych.report import explanation_table, run_page
 from triptych.runs import explanations
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 DRAWN = 4  # examples of a split whose maps are drawn
 WIDE = 170  # characters of the table where no terminal sets a width
 
@@ -85,7 +85,7 @@ def explain(config: DictConfig) -> Path:
         split=config.split,
     )
     page = run_page.write(into)
-    (console if console.is_terminal else Console(width=WIDE)).print(explanation_table.table(explained))
+    (console if console.is_terminal else Console(width=WIDE, markup=False)).print(explanation_table.table(explained))
     for sentence in explanation_table.sentences(explained):
         console.print(sentence, soft_wrap=True, markup=False)
     console.print(f"everything        {into}\npage              {page}", soft_wrap=True)

@@ -33,7 +33,7 @@ from triptych.tasks.base import Task
 
 NOT_FOR_THE_TASK = ("run", "checkpoint", "attention", "input", "maps", "output")  # options of predict that are ours
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def predict(config: DictConfig) -> None:

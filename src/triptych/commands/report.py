@@ -6,7 +6,7 @@ from rich.console import Console
 from triptych.report import run_page
 from triptych.runs import folder
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def rebuild_report(config: DictConfig) -> None:

@@ -37,7 +37,7 @@ from triptych.sweeps.pruning import Pruned, Trial, trial_of
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import Interrupted
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def train(config: DictConfig) -> RunFolder:
@@ -65,7 +65,7 @@ def join(world: ProcessGroup) -> RunFolder:
         step = folder.checkpoint_contents(run.checkpoint)["global_step"]
         data.start = step * config.trainer.accumulate_grad_batches
     task, plan = learner(config, data, None)
-    parts = assemble(config, plan, data, task, run, world, Console(quiet=True), None, None)
+    parts = assemble(config, plan, data, task, run, world, Console(quiet=True, markup=False), None, None)
     world.connect(plan.device)
     try:
         parts.fit(task, data, run)

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int, pixel_ra
     held: dict[str, list[Pixels]] | None = {split: [] for split in own.values()}
     counts, frame, first, grey = _Counts(), size, "", True
     deep, levels = 0, None
+    beyond: Counter[str] = Counter()
     with _bar(total) as advance:
         for split in own.values():
             for content, where in _files(dataset[split], split):
@@ -126,6 +128,8 @@ def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int, pixel_ra
                 grey = grey and pixels.ndim == 2
                 if split == "train":
                     counts.add(pixels)
+                elif levels is not None and (seen_range := pictures.deep_range(content, where)) is not None:
+                    beyond[split] += seen_range[0] < levels[0] or seen_range[1] > levels[1]
                 if total * frame[0] * frame[1] * (1 if grey else 3) > memory * 1_000_000:
                     held = None
                 if held is not None:
@@ -140,6 +144,13 @@ def read(dataset: "Mapping[str, Rows]", size: Size | None, memory: int, pixel_ra
             ready[split] = stack(held.pop(split), channels)
     mean, std = counts.statistics(channels)
     notes = _notes(deep, len(dataset["train"]), levels, std)
+    if pixel_range is not None and levels is None:
+        notes.append("data.pixel_range says nothing to these pictures: none has more than 8 bits per pixel")
+    notes += [
+        f"{count:,} {split} pictures have values beyond that range, which become 0 or 255"
+        for split, count in beyond.items()
+        if count
+    ]
     std = tuple(one or 1.0 for one in std)  # where all pixels are alike
     images = {split: ready[own[id(rows)]] for split, rows in dataset.items()}
     return Found(images, held is not None, channels, *frame, mean, std, levels, notes)

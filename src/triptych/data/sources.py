@@ -180,7 +180,12 @@ class _Wanted:
     share: float | None
 
     @classmethod
-    def read(cls, ours: str, value: str | float) -> "_Wanted":
+    def read(cls, ours: str, value: Any) -> "_Wanted":
+        if value is None or isinstance(value, bool):
+            raise UserError(
+                f"data.splits.{ours}={value}; it must be the name of a split, a share such as 0.05, or both: "
+                "'test or 0.05'."
+            )
         if not isinstance(value, str):
             return cls(None, float(value))
         either = OR_SHARE.fullmatch(value.strip())

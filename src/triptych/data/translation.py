@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 TOKENIZER_FILE, FILE = "tokenizer.json", "translation.json"
 UNEQUAL_SLACK = 5  # tokens that a side may be longer than ``ratio`` allows: "No!" has long translations
 TELLING_WORDS = 4  # a map of fewer words shows little
+FILTERS = {"identical": "data.identical", "over-long": "data.longest", "unequal": "data.ratio"}  # reason -> its setting
 LINK = re.compile(r"(\d+)[-?](\d+)")
 
 Row = tuple[str, str, str]  # source, target, alignment
@@ -162,7 +163,9 @@ class TranslationData(TaskData):
         for split in sources.SPLITS:
             if not rows[split]:
                 left_out = reasons_in_words(self.report.filtered.get(split, Counter()))
-                why = f": {left_out} were filtered, by data.longest, data.ratio, data.identical" if left_out else ""
+                reasons = self.report.filtered.get(split, Counter())
+                settings = ", ".join(setting for reason, setting in FILTERS.items() if reason in reasons)
+                why = f": {left_out} were filtered{f', by {settings}' if settings else ''}" if left_out else ""
                 raise UserError(f"the {split} split holds no pairs{why}")
 
     @property

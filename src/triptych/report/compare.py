@@ -83,7 +83,7 @@ def compare(config: DictConfig) -> Comparison:
         failed=[trial for _, each in chosen.sweeps for trial in each["trials"] if trial.get("status") == "failed"],
         sort=config.sort,
     )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 240  # a file or a pipe wraps by itself
     console.print(comparison.table())

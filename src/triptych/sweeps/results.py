@@ -20,7 +20,7 @@ from triptych.report.final_metrics import SEEDS_FILE
 from triptych.sweeps.record import Record, SweepFolder
 from triptych.sweeps.space import Axis
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 if not console.is_terminal:
     console.width = 240  # a file or a pipe wraps by itself
 

@@ -122,6 +122,11 @@ def _named(path: Path, request: Request, report: DataReport) -> tuple[list[str],
     """The files that ``data.files`` or a README.md name, else all; and their splits, where a README.md says those."""
     names = layout.scan(path, report)
     if request.files is not None:
+        if request.config is not None:
+            raise UserError(
+                f"data.config={request.config} and data.files={request.files}: each says which files to read; leave "
+                "one of them null."
+            )
         splits = None
         chosen, why = layout.chosen_by(request.files, names, f"data.path={path}"), f"not data.files={request.files}"
     else:
