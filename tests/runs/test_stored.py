@@ -3,6 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
+from triptych.errors import UserError
 from triptych.runs import stored
 
 IMAGES = {"_target_": "triptych.data.images.ImageData", "splits": {"train": "train", "validation": 0.1, "test": "test"}}
@@ -40,3 +41,15 @@ def test_what_is_stored_now_is_left_alone() -> None:
 @pytest.mark.parametrize("text", ["task: {name: charlm}", "a: 1"])
 def test_a_configuration_without_data_is_no_reason_to_fail(text: str) -> None:
     assert stored.upgrade(OmegaConf.create(text)) == OmegaConf.create(text)
+
+
+@pytest.mark.parametrize("version", [stored.version() + 1, 0, "new"])
+def test_a_configuration_of_a_newer_version_is_refused(version: object) -> None:
+    config = OmegaConf.create({"task": {"name": "vit"}, stored.KEY: version})
+    with pytest.raises(UserError, match=rf"settings_version={version}, and this triptych knows 1 to"):
+        stored.upgrade(config)
+
+
+def test_modules_that_have_moved_are_found() -> None:
+    config = OmegaConf.create({"optimizer": {"_target_": "triptych.tasks.optimizers.muon", "lr": 0.1}, "seed": 0})
+    assert stored.upgrade(config).optimizer == {"_target_": "triptych.training.optimizers.muon", "lr": 0.1}

@@ -219,7 +219,11 @@ def _not_fetched(source: str, config: str | None, revision: str | None, error: E
 
     if isinstance(error, errors.GatedRepoError):
         return UserError(_gated(source))
-    if isinstance(error, OSError) and error.filename and str(error.filename).startswith(constants.HF_HOME):
+    if (
+        isinstance(error, OSError)
+        and error.filename
+        and str(error.filename).startswith((constants.HF_HOME, constants.HF_HUB_CACHE))
+    ):
         return UserError(
             f"the hub's cache {constants.HF_HOME} cannot be written ({error.strerror}): set HF_HOME to a folder that "
             "can, or use data.path=FOLDER for a local copy."

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig, OmegaConf
 
+from triptych.errors import UserError
+
 MOVED = {
     "triptych.attention.delta.DeltaAttend": "triptych.attention.operators.delta.DeltaAttend",
     "triptych.attention.hard.HardAttend": "triptych.attention.operators.hard.HardAttend",
@@ -24,10 +26,19 @@ def version() -> int:
 
 
 def upgrade(stored: DictConfig) -> DictConfig:
-    """A stored configuration as this version would have stored it, without its version. ``stored`` stays as it is."""
+    """A stored configuration as this version would have stored it, without its version. ``stored`` stays as it is.
+
+    Raises UserError for one that a newer version has stored.
+    """
     config = stored.copy()
     OmegaConf.set_struct(config, False)
-    for step in STEPS[config.pop(KEY, 1) - 1 :]:
+    since = config.pop(KEY, 1)
+    if type(since) is not int or not 1 <= since <= version():
+        raise UserError(
+            f"the configuration of this run has {KEY}={since}, and this triptych knows 1 to {version()}: use the newer "
+            "triptych that the run was made with"
+        )
+    for step in STEPS[since - 1 :]:
         step(config)
     return config
 
