@@ -66,8 +66,8 @@ def test_a_query_that_sees_nothing_gets_0_and_gives_0(backend: str, dtype: torch
         assert not gradient[0].any()
     # Example 1 sees one key: all weight goes there, so the context is that value and scores do not matter.
     assert torch.equal(context[1, 0], case.tensors()[2][1, 0, :1].detach().expand(2, 3))
-    # In half precision some processors' kernels leave a last bit of the difference of two equal sums.
-    last_bit = torch.finfo(dtype).smallest_normal if dtype.itemsize == 2 else 0.0
+    # In float16 the fused kernel of some processors leaves the last bit of the difference of two equal sums.
+    last_bit = 2.0**-24 if (backend, dtype) == ("flash", torch.float16) else 0.0
     assert query_grad[1].abs().max() <= last_bit
     assert value_grad[1, 0, 0].all()
 
