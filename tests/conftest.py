@@ -110,7 +110,7 @@ def trained(compose_in: Callable[..., DictConfig], tmp_path_factory: pytest.Temp
 
 SUMS = (
     "data=parallel",
-    "data.vocabulary=120",
+    "data.vocab_size=120",
     "data.batch_tokens=256",
     "data.eval_batch_tokens=512",
     "model.width=32",

@@ -80,6 +80,8 @@ def said(
         ("+model.wdith=3", r"model\.wdith is not an option; there are: .*width"),
         ("++modle.width=3", r"modle\.width is not an option; did you mean model\.width"),
         ("+foo=3", r"foo is not an option"),
+        ("data.longest=64", r"data\.longest is now called data\.max_length: write that instead"),
+        ("+data.vocabulary=64", r"data\.vocabulary is now called data\.vocab_size: write that instead"),
         ("+trainer.foo=3", r"trainer: .*unexpected keyword argument 'foo'"),
         ("~model.width", r"model: .*'width'"),
         ("logger=null", r"takes a name, or a list of names: logger=\[\] for none"),
@@ -190,8 +192,8 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(
     """The loss is NaN from step 13 on: it stops there, says step and learning rate, and last.ckpt is step 10's."""
     original = CharLMTask.loss
 
-    def loss(self: CharLMTask, answer: torch.Tensor, batch: Any) -> tuple[torch.Tensor, int]:
-        value, count = original(self, answer, batch)
+    def loss(self: CharLMTask, logits: torch.Tensor, batch: Any) -> tuple[torch.Tensor, int]:
+        value, count = original(self, logits, batch)
         return (value * float("nan") if self.trainer.global_step >= 13 else value), count
 
     monkeypatch.setattr(CharLMTask, "loss", loss)

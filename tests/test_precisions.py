@@ -68,7 +68,7 @@ def measured(trained: Trained, precision: str) -> float:
     trained.data.open()
     for batch in trained.data.evaluation("validation"):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
-            logits = trained.task.answer(trained.model, batch).double().flatten(0, -2)
+            logits = trained.task.logits(trained.model, batch).double().flatten(0, -2)
         expected = next(getattr(batch, name) for name in ("targets", "expected", "labels") if hasattr(batch, name))
         ignored = PAD_ID if trained.task.name == "translation" else -1
         total += float(F.cross_entropy(logits, expected.flatten(), ignore_index=ignored, reduction="sum"))

@@ -151,7 +151,7 @@ def test_a_run_folder_can_be_moved_and_gone_on_with(composed: Composed, tmp_path
     again = train(composed("trainer.max_steps=40", f"resume={moved}")).path
     assert again == moved
     assert not first.exists()
-    assert ends(moved)["val/loss"] <= best["callbacks"]["Checkpoints"]["best_score"] + 1e-6
+    assert ends(moved)["val/loss"] <= best["callbacks"]["CheckpointCallback"]["best_score"] + 1e-6
 
 
 def test_runs_that_start_in_the_same_second_share_nothing(tmp_path: Path) -> None:

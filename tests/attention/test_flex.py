@@ -117,7 +117,7 @@ def test_cached_decoding_compiles_a_few_times_not_once_a_step(score_mod) -> None
     torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
     model = CharLM(
-        vocabulary=9,
+        vocab_size=9,
         context=32,
         depth=2,
         width=32,

@@ -161,7 +161,7 @@ def language_model(attention: type[AttentionOperator]) -> CharLM:
     def attend(**given: object) -> Attend:
         return attention(**given, **{DeltaAttend: {"strength": 0.5}, PositionalAttend: POSITIONAL}.get(attention, {}))
 
-    return CharLM(vocabulary=5, attention=attend, **sizes, **more)
+    return CharLM(vocab_size=5, attention=attend, **sizes, **more)
 
 
 @pytest.mark.parametrize("attention", [LinearAttend, DeltaAttend, HardAttend, PositionalAttend])

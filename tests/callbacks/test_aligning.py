@@ -97,14 +97,14 @@ def test_the_run_keeps_every_layer_row_and_head(translator: Path) -> None:
 
 
 def test_where_no_alignment_is_known_masking_decides(translator: Path) -> None:
-    from triptych.callbacks.aligning import Aligning, choose
+    from triptych.callbacks.aligning import AlignmentCallback, choose
 
     trained = loaded(translator)
     trained.data.pairs = {split: dataclasses.replace(pairs, gold=None) for split, pairs in trained.data.pairs.items()}
     found = choose(trained.task, trained.data)
     assert found is not None
     assert "whose masking lowers" in found[1]
-    numbers, notes = Aligning(folder=translator).measure(trained.task, trained.data)
+    numbers, notes = AlignmentCallback(folder=translator).measure(trained.task, trained.data)
     assert "test/aer" not in numbers, "there is nothing to be wrong about"
     assert 0 <= numbers["test/relative_entropy"] <= 1
     assert notes["alignment"].startswith(str(found[0]))

@@ -15,7 +15,7 @@ from triptych.callbacks.analysis import beside
 from triptych.callbacks.head_tables import (
     LEFT_OUT_ON,
     LOOKED_AT,
-    Heads,
+    HeadTablesCallback,
     examples,
     repeated,
     table_of,
@@ -142,7 +142,7 @@ def test_a_resumed_run_keeps_the_moments_before_it_and_drops_what_it_does_again(
         {"step": step, "name": name, "rows": rows} for step, name in ((0, "start"), (20, "middle"), (40, "trained"))
     ]
     (tmp_path / "heads.json").write_text(json.dumps({"moments": moments}), encoding="utf-8")
-    callback = Heads(folder=tmp_path)
+    callback = HeadTablesCallback(folder=tmp_path)
     trainer: Any = SimpleNamespace(global_step=10, is_global_zero=True, max_steps=40)
     run = loaded(trained)
     callback.on_train_start(trainer, run.task)
@@ -239,7 +239,7 @@ def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: N
 
 
 def test_a_model_without_attention_has_no_table(tmp_path: Path, unchecked: None) -> None:
-    callback = Heads(folder=tmp_path)
+    callback = HeadTablesCallback(folder=tmp_path)
     task: Any = SimpleNamespace(model=torch.nn.Linear(1, 1))
     assert callback.measure(task, None) == ({}, {})
     callback.conclude(task, None, [], 1)

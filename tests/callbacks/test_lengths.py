@@ -35,7 +35,7 @@ def test_the_history_trains_four_models_and_compares_them(
     from triptych.commands.cli import command
     from triptych.commands.train import train
 
-    small = ["data=parallel", f"data.path={pairs_folder}", "data.vocabulary=120", "model.width=32"]
+    small = ["data=parallel", f"data.path={pairs_folder}", "data.vocab_size=120", "model.width=32"]
     words = [
         "experiment=attention_history",
         *small,

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from triptych.callbacks import progress
-from triptych.callbacks.progress import Live
+from triptych.callbacks.progress import ProgressCallback
 from triptych.tasks.charlm import CharLMTask
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # a stand-in for Lightning's Trainer will do
@@ -45,14 +45,14 @@ def run(
     sizes: tuple[int, ...] = (100,),
     accumulate: int = 1,
     log_every: int = 5,
-    view: Live | None = None,
+    view: ProgressCallback | None = None,
     first: int = 0,
-) -> tuple[Live, Rows, str]:
+) -> tuple[ProgressCallback, Rows, str]:
     """Show updates that take ``seconds`` each, of so many characters per batch in turn."""
     now = 0.0
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
     shown = io.StringIO()
-    view = view or Live(unit="characters", console=Console(file=shown, width=120), log_every=log_every)
+    view = view or ProgressCallback(unit="characters", console=Console(file=shown, width=120), log_every=log_every)
     logger = Rows()
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.25}])
     trainer: Any = SimpleNamespace(
@@ -105,7 +105,7 @@ def test_a_row_is_the_mean_since_the_row_before(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_resumed_run_completes_the_mean_that_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     view, _, _ = run(monkeypatch, [1.0] * 2, losses=[1.0, 2.0], log_every=3)
-    resumed = Live(unit="characters", console=Console(file=io.StringIO()), log_every=3)
+    resumed = ProgressCallback(unit="characters", console=Console(file=io.StringIO()), log_every=3)
     resumed.load_state_dict(view.state_dict())
     _, logger, _ = run(monkeypatch, [1.0], losses=[6.0], view=resumed, first=2)
     assert logger.rows == [(3, {"train/loss": 3.0, "train/lr": 0.25, "epoch": 0.5, "seen": 0.0})]

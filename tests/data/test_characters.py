@@ -104,7 +104,7 @@ def test_a_text_is_cut_in_its_order_and_its_alphabet_is_the_training_splits(tmp_
     data = data_on(path)
     data.open()
     assert {split: len(ids) for split, ids in data.ids.items()} == {"train": 80, "validation": 10, "test": 10}
-    assert data.sizes == {"vocabulary": 11}
+    assert data.sizes == {"vocab_size": 11}
     assert data.ids["validation"].tolist() == [0] * 10  # never trained on: they count, as the replacement
     assert data.tokenizer.unknown("XXY") == {"X": 2, "Y": 1}
     assert [batch.tokens.shape for batch in data.val_dataloader()] == [(1, 8), (1, 1)]

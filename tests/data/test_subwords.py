@@ -35,8 +35,8 @@ TEXTS = ["Je t'aime !", "I love you.", "J'aime les chats, et j'aime l'été.", "
 ANY = st.text(st.characters(exclude_characters=BLANK, exclude_categories=["Cs"]), max_size=40)
 
 
-def trained(texts: list[str] = TEXTS, vocabulary: int = 200) -> SubwordTokenizer:
-    return SubwordTokenizer.train(texts, vocabulary)
+def trained(texts: list[str] = TEXTS, vocab_size: int = 200) -> SubwordTokenizer:
+    return SubwordTokenizer.train(texts, vocab_size)
 
 
 def test_a_vocabulary_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_the_settings_of_the_library_stay_as_they_were(monkeypatch: pytest.Monke
 def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:
     # a, b, c, ▁ and four special ones
     assert trained(["abc abc"], 8).size == 8
-    with pytest.raises(UserError, match=r"data\.vocabulary=7; it must be at least 8"):
+    with pytest.raises(UserError, match=r"data\.vocab_size=7; it must be at least 8"):
         trained(["abc abc"], 7)
 
 

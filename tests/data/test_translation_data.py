@@ -46,7 +46,7 @@ def data_on(path: str, **options: object) -> TranslationData:
         "splits": {"train": "train", "validation": "validation", "test": "test"},
         "source_locale": "en",
         "target_locale": "fr",
-        "vocabulary": 300,
+        "vocab_size": 300,
         "longest": 40,
         "ratio": 2.0,
         "identical": "drop",
@@ -206,7 +206,7 @@ def test_pairs_are_filtered_and_counted(tmp_path: Path) -> None:
         "read 8 texts with single blanks"
     )
     assert data.texts("test") == [("six", "six"), ("one " * 59 + "one", "one"), *HELD_OUT[::-1]]
-    assert data.sizes == {"vocabulary": data.tokenizer.size, "positions": 61}  # the longest of the test, and its end
+    assert data.sizes == {"vocab_size": data.tokenizer.size, "positions": 61}  # the longest of the test, and its end
 
 
 def test_nothing_to_filter_is_said_and_positions_are_the_longest_allowed(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_a_run_folder_is_enough_to_read_and_write(tmp_path: Path) -> None:
     data.save(run)
     restored = data_on("nowhere")
     restored.restore(run)
-    assert restored.sizes == data.sizes == {"vocabulary": data.tokenizer.size, "positions": 61}
+    assert restored.sizes == data.sizes == {"vocab_size": data.tokenizer.size, "positions": 61}
     before, after = (each.batch_of(["six seven"], ["one."]) for each in (data, restored))
     assert torch.equal(before.source, after.source)
     assert torch.equal(before.expected, after.expected)

@@ -30,7 +30,7 @@ def config_of(name: str, *more: str) -> Any:
     sizes = () if any(word.startswith("model=") for word in more) else OVERRIDES[name]
     words = [*sizes, *more]
     if name == "translation":
-        words += ["data=parallel", f"data.path={sums()}", "data.vocabulary=120", "data.batch_tokens=256"]
+        words += ["data=parallel", f"data.path={sums()}", "data.vocab_size=120", "data.batch_tokens=256"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("train", overrides=[f"task={name}", *words])
 

@@ -5,7 +5,7 @@ import torch
 from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.errors import UserError
-from triptych.explain.evidence import last_norm, logit_of_tokens, look, reinitialised, stack_names
+from triptych.explain.evidence import collect_evidence, last_norm, logit_of_tokens, reinitialised, stack_names
 from triptych.explain.methods import class_maps
 from triptych.explain.targets import Subject
 from triptych.maps.capture import intervene, probing
@@ -17,7 +17,7 @@ TASKS = ["vit", "charlm", "translation"]
 def test_gradients_are_what_changing_one_weight_does_to_the_logit(name: str) -> None:
     """Against finite differences in every site, at the cell where the gradient is largest."""
     subject, (task, _) = subject_of(name, 2), task_and_data(name)
-    evidence = look(task.model, subject, gradients=True)
+    evidence = collect_evidence(task.model, subject, gradients=True)
     with probing(task.model) as model:
         for site, gradient in evidence.gradients.items():
             at = tuple(torch.unravel_index(gradient.abs().argmax(), gradient.shape))
@@ -41,7 +41,7 @@ def test_stacks_go_from_the_first_layer_to_the_last() -> None:
     assert stack_names(model, "cross") == [f"decoder.{n}.cross.attend" for n in (0, 1)]
     assert stack_names(model, "blocks") == []
     subject = subject_of("translation")
-    evidence = look(model, subject, gradients=True)
+    evidence = collect_evidence(model, subject, gradients=True)
     for stack in ("encoder", "decoder", "cross"):
         for weights, gradients in zip(evidence.stack(stack), evidence.gradient_stack(stack), strict=True):
             assert weights.shape == gradients.shape
@@ -51,7 +51,7 @@ def test_stacks_go_from_the_first_layer_to_the_last() -> None:
 def test_patches_have_gradients_at_the_last_norm_and_none_behind_the_last_block() -> None:
     """The classic mistake measures where only CLS is read any more."""
     subject, (task, _) = subject_of("vit"), task_and_data("vit")
-    evidence = look(task.model, subject, gradients=True)
+    evidence = collect_evidence(task.model, subject, gradients=True)
     assert evidence.token_gradients is not None
     assert evidence.token_gradients[:, 1:].abs().amax(-1).min() > 0
     kept: list[torch.Tensor] = []
@@ -66,7 +66,7 @@ def test_patches_have_gradients_at_the_last_norm_and_none_behind_the_last_block(
 @pytest.mark.parametrize("name", ["vit", "charlm"])
 def test_the_logit_as_a_function_of_the_tokens_is_the_models_own(name: str) -> None:
     subject, (task, _) = subject_of(name), task_and_data(name)
-    evidence = look(task.model, subject, gradients=True)
+    evidence = collect_evidence(task.model, subject, gradients=True)
     assert evidence.tokens is not None
     assert evidence.token_gradients is not None
     function = logit_of_tokens(evidence)
@@ -84,7 +84,7 @@ def test_looking_leaves_nothing_behind_in_a_model_in_training() -> None:
     task.model.train()
     subject = subject_of("vit")
     assert task.model.training
-    look(task.model, subject, gradients=True)
+    collect_evidence(task.model, subject, gradients=True)
     assert task.model.training
     assert all(parameter.grad is None for parameter in task.model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in task.model.modules())
@@ -98,7 +98,7 @@ def test_a_model_that_was_only_built_answers_a_constant_and_the_control_does_not
 
     def spread(model: torch.nn.Module) -> float:
         with probing(model) as probed:
-            return float(subject.answer(probed).std())
+            return float(subject.logits(probed).std())
 
     before = {name: parameter.detach().clone() for name, parameter in task.model.named_parameters()}
     one, again, other = (reinitialised(task.model, seed) for seed in (3, 3, 4))
@@ -120,5 +120,5 @@ def test_a_model_without_attention_is_refused() -> None:
     task, _ = task_and_data("translation", "model=seq2seq")
     subject: Subject = subject_of("translation", 1, RECURRENT)
     with pytest.raises(UserError, match="no attention to explain"):
-        look(task.model, subject, gradients=False)
+        collect_evidence(task.model, subject, gradients=False)
     assert last_norm(task.model) is None

@@ -10,11 +10,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from subjects_of import subject_of, task_and_data
 
-from triptych.callbacks.verdicts import Verdicts
+from triptych.callbacks.verdicts import ExplanationsCallback
 from triptych.commands.explain import explain
 from triptych.errors import UserError
 from triptych.explain import explaining
-from triptych.explain.evidence import look
+from triptych.explain.evidence import collect_evidence
 from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
 from triptych.explain.methods.registry import METHODS
@@ -47,7 +47,7 @@ def test_what_is_kept_agrees_with_the_methods_and_reads_back(name: str, tmp_path
     assert len({each["example"] for each in stored["results"]}) == 2
     subject, (task, _) = subject_of(name, 3), task_and_data(name)
     method = next(each for each in METHODS if each.name == "relevance")
-    scores = method(look(task.model, subject, gradients=True), subject)
+    scores = method(collect_evidence(task.model, subject, gradients=True), subject)
     kept = next(
         each for each in stored["results"] if each["method"] == "relevance" and each["example"] == subject.examples[0]
     )
@@ -98,7 +98,7 @@ def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monke
     task, data = task_and_data("charlm")
     shown: list[tuple[Any, ...]] = []
     monkeypatch.setattr(publish, "picture", lambda *what, caption: shown.append((*what, caption)))
-    Verdicts(folder=tmp_path, examples=2, seconds=60).conclude(task, data, [], 5)
+    ExplanationsCallback(folder=tmp_path, examples=2, seconds=60).conclude(task, data, [], 5)
     stored = json.loads((tmp_path / "explain.json").read_text(encoding="utf-8"))
     assert (stored["task"], stored["step"], stored["split"], stored["examples"]) == ("charlm", 5, "validation", 2)
     assert "flow" not in [row["name"] for row in stored["methods"]]
@@ -108,7 +108,7 @@ def test_a_runs_end_leaves_verdicts_on_validation_examples(tmp_path: Path, monke
     assert picture.ndim == 3
     empty = tmp_path / "none"
     empty.mkdir()
-    Verdicts(folder=empty, examples=0, seconds=60).conclude(task, data, [], 5)
+    ExplanationsCallback(folder=empty, examples=0, seconds=60).conclude(task, data, [], 5)
     assert not list(empty.iterdir())
 
 

@@ -47,7 +47,7 @@ def removing(subject: Any, *units: int) -> torch.Tensor:
 def test_with_nothing_removed_it_is_the_probability_of_the_models_own_answer(name: str) -> None:
     subject, (task, _) = subject_of(name), task_and_data(name)
     with probing(task.model) as model:
-        shares = subject.answer(model).softmax(-1)
+        shares = subject.logits(model).softmax(-1)
         found = subject.probability(model, removing(subject), "deletion")
     assert torch.allclose(found[:, 0], shares.amax(-1), atol=1e-5)
     assert subject.target.tolist() == shares.argmax(-1).tolist()
@@ -174,7 +174,7 @@ def test_another_output_can_be_asked_about() -> None:
     assert subject_of("charlm", 2, about="e").outputs == ["e", "e"]
     subject, (task, _) = subject_of("vit"), task_and_data("vit")
     with probing(task.model) as model:
-        order = subject.answer(model).argsort(-1, descending=True)
+        order = subject.logits(model).argsort(-1, descending=True)
         assert torch.equal(subject.runner_up(model), order[:, 1])
 
 

@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 WHOLE = {"train": "train", "validation": "validation", "test": "test"}
 SETTINGS: dict[str, list[str]] = {
     "charlm": ["data=text", "model.context=1"],
-    "translation": ["data=parallel", "data.vocabulary=400", "data.identical=keep"],
+    "translation": ["data=parallel", "data.vocab_size=400", "data.identical=keep"],
     "vit": ["data=image_folder", "data.size=null"],
 }
 Opened = Callable[..., Any]

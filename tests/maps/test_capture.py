@@ -22,7 +22,7 @@ TOKENS = torch.randint(0, 11, (2, 7), generator=torch.Generator().manual_seed(3)
 def charlm(backend: str = "flash", **changes) -> CharLM:
     torch.manual_seed(0)
     sizes = {
-        "vocabulary": 11,
+        "vocab_size": 11,
         "context": 16,
         "depth": 3,
         "width": 16,

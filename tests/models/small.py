@@ -9,7 +9,7 @@ from triptych.attention import Attend
 from triptych.models.charlm import CharLM
 
 SIZES: dict[str, Any] = {
-    "vocabulary": 11,
+    "vocab_size": 11,
     "context": 16,
     "depth": 2,
     "width": 16,

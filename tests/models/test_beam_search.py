@@ -21,8 +21,8 @@ class ByHand:
 
     positions = 50
 
-    def __init__(self, table: dict[tuple[int, ...], dict[int, float]], vocabulary: int = 7) -> None:
-        self.table, self.vocabulary = table, vocabulary
+    def __init__(self, table: dict[tuple[int, ...], dict[int, float]], vocab_size: int = 7) -> None:
+        self.table, self.vocab_size = table, vocab_size
         self.steps = 0
 
     def start(self, source: Tensor) -> "ByHand.Written":
@@ -31,7 +31,7 @@ class ByHand:
     def step(self, tokens: Tensor, state: "ByHand.Written") -> Tensor:
         self.steps += 1
         state.prefixes = [(*prefix, token) for prefix, token in zip(state.prefixes, tokens.tolist(), strict=True)]
-        logits = torch.full((len(tokens), self.vocabulary), -torch.inf, dtype=torch.float64)
+        logits = torch.full((len(tokens), self.vocab_size), -torch.inf, dtype=torch.float64)
         for row, prefix in enumerate(state.prefixes):
             for token, probability in self.table[prefix[1:]].items():
                 logits[row, token] = math.log(probability)
@@ -103,21 +103,21 @@ def test_a_length_penalty_that_could_still_matter_keeps_the_search_going() -> No
     assert model.steps == 3
     model = ByHand(LONGER)
     # At most two tokens and the end: "b" could reach -0.7985 / 1.3333, no better than "a" with -0.5978 / 1.1667.
-    beam(model, ONE, size=2, length_penalty=1.0, best=1, longest=2)
+    beam(model, ONE, size=2, length_penalty=1.0, best=1, max_length=2)
     assert model.steps == 2
 
 
 def test_at_the_limit_only_the_end_is_left() -> None:
     endless = {(A,) * n: {A: 0.9, END: 0.1} for n in range(60)}
-    (found,) = beam(ByHand(endless), ONE, size=1, **NONE, longest=3)
+    (found,) = beam(ByHand(endless), ONE, size=1, **NONE, max_length=3)
     assert found[0].tokens == [A] * 3
     assert found[0].score == pytest.approx(3 * math.log(0.9) + math.log(0.1))
     # A limit for each: twice the source of 2 and 1 tokens; then the usual one, and the model's own.
     pair = torch.tensor([[A, END], [END, PAD]])
-    found = beam(ByHand(endless), pair, size=1, **NONE, longest=lambda length: 2 * length)
+    found = beam(ByHand(endless), pair, size=1, **NONE, max_length=lambda length: 2 * length)
     assert [len(best.tokens) for (best,) in found] == [4, 2]
     assert len(beam(ByHand(endless), ONE, size=1, **NONE)[0][0].tokens) == 14
-    assert len(beam(ByHand(endless), ONE, size=1, **NONE, longest=99)[0][0].tokens) == 49
+    assert len(beam(ByHand(endless), ONE, size=1, **NONE, max_length=99)[0][0].tokens) == 49
 
 
 def test_special_tokens_are_never_written() -> None:
@@ -151,7 +151,7 @@ def test_a_beam_wide_enough_is_brute_force(penalty: float, best: int) -> None:
         log = sum(math.log(table[prefix[:n]][token]) for n, token in enumerate((*prefix, END)))
         every.append(Hypothesis(list(prefix), log / ((5 + len(prefix) + 1) / 6) ** penalty))
     every.sort(key=lambda each: -each.score)
-    (found,) = beam(ByHand(table, 16), ONE, size=15, length_penalty=penalty, best=best, longest=3)
+    (found,) = beam(ByHand(table, 16), ONE, size=15, length_penalty=penalty, best=best, max_length=3)
     assert [each.tokens for each in found] == [each.tokens for each in every[:best]]
     assert [each.score for each in found] == pytest.approx([each.score for each in every[:best]])
 
@@ -258,6 +258,6 @@ def test_options_out_of_range(options: dict, words: str) -> None:
 
 
 def test_options_are_checked_without_a_model_too() -> None:
-    check_options(size=17, length_penalty=0.0, best=17, vocabulary=17)
+    check_options(size=17, length_penalty=0.0, best=17, vocab_size=17)
     with pytest.raises(UserError, match="beam=18 is larger than the vocabulary of 17"):
-        check_options(size=18, length_penalty=0.0, best=1, vocabulary=17)
+        check_options(size=18, length_penalty=0.0, best=1, vocab_size=17)

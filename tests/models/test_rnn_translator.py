@@ -93,7 +93,7 @@ def test_the_source_reaches_the_output_and_the_future_does_not(score: str) -> No
 
 def test_one_step_by_hand() -> None:
     """Width 2, dot: states that ask, states that answer, and both combined."""
-    model = stirred("dot", width=2, depth=1, vocabulary=6)
+    model = stirred("dot", width=2, depth=1, vocab_size=6)
     memory = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]).double()
     mask = model.start(torch.tensor([[4, 2]])).memory_mask
     x, state = torch.ones(1, 1, 2).double(), torch.zeros(1, 1, 2).double()

@@ -181,10 +181,10 @@ def test_muon_finds_the_blocks_matrices_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_it_starts_near_chance(tied: bool) -> None:
-    model = untouched(tied=tied, width=64, vocabulary=500, positional="learned").eval()
+    model = untouched(tied=tied, width=64, vocab_size=500, positional="learned").eval()
     start = F.cross_entropy(
-        model(sources([9, 5], vocabulary=500), targets([8, 6], vocabulary=500)[0]).flatten(0, 1),
-        targets([8, 6], vocabulary=500)[1].flatten(),
+        model(sources([9, 5], vocab_size=500), targets([8, 6], vocab_size=500)[0]).flatten(0, 1),
+        targets([8, 6], vocab_size=500)[1].flatten(),
         ignore_index=0,
     ).item()
     assert start == pytest.approx(math.log(500), abs=0.4 if tied else 1e-5)

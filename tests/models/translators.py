@@ -11,7 +11,7 @@ from triptych.models.rnn_translator import RNNTranslator
 from triptych.models.translator import END, START, Translator
 
 TRANSFORMER: dict[str, Any] = {
-    "vocabulary": 17,
+    "vocab_size": 17,
     "positions": 24,
     "encoder_depth": 2,
     "decoder_depth": 2,
@@ -26,7 +26,7 @@ TRANSFORMER: dict[str, Any] = {
     "dropout": 0.0,
 }
 RECURRENT: dict[str, Any] = {
-    "vocabulary": 17,
+    "vocab_size": 17,
     "positions": 24,
     "depth": 2,
     "width": 16,
@@ -57,18 +57,18 @@ def stirred(kind: str = "transformer", **changes: Any) -> Translator | RNNTransl
     return model.double().eval()
 
 
-def sources(lengths: list[int], *, seed: int = 3, vocabulary: int = 17) -> Tensor:
+def sources(lengths: list[int], *, seed: int = 3, vocab_size: int = 17) -> Tensor:
     """Sentences of so many tokens, end token included, padded behind."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
     for row, length in zip(rows, lengths, strict=True):
-        row[:length] = torch.randint(4, vocabulary, (length,), generator=generator)
+        row[:length] = torch.randint(4, vocab_size, (length,), generator=generator)
         row[length - 1] = END
     return rows
 
 
-def targets(lengths: list[int], *, seed: int = 4, vocabulary: int = 17) -> tuple[Tensor, Tensor]:
+def targets(lengths: list[int], *, seed: int = 4, vocab_size: int = 17) -> tuple[Tensor, Tensor]:
     """What the decoder reads and what it should answer, for sentences of so many tokens, end token included."""
-    expected = sources(lengths, seed=seed, vocabulary=vocabulary)
+    expected = sources(lengths, seed=seed, vocab_size=vocab_size)
     read = torch.cat([torch.full((len(lengths), 1), START), expected[:, :-1]], dim=1)
     return read.masked_fill(expected == 0, 0), expected

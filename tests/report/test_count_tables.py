@@ -12,7 +12,7 @@ import torch
 from browser import Browser, needs_chromium
 from test_run_page import HOSTILE, island, run
 
-from triptych.callbacks.tables import Tables, write_counts
+from triptych.callbacks.tables import TablesCallback, write_counts
 from triptych.report import run_page
 from triptych.report.count_tables import prepare
 from triptych.runs.readers import Counts, read_tables
@@ -74,7 +74,7 @@ def test_more_rows_than_can_be_read_are_drawn() -> None:
 def test_the_callback_stores_what_the_page_shows(run: Path, unchecked: None) -> None:
     table = Table(("a", "b"), torch.tensor([[7, 1], [2, 5]]), rows="true", columns="predicted")
     task: Any = SimpleNamespace(tables=lambda data: {"confusion": table})
-    Tables.publish(Tables(folder=run), task, None, [], "val", 30)
+    TablesCallback.publish(TablesCallback(folder=run), task, None, [], "val", 30)
     assert read_tables(run, []) == [Counts("confusion", "val", 30, "true", "predicted", ["a", "b"], [[7, 1], [2, 5]])]
     assert (run / "val-confusion.png").stat().st_size > 1000
     assert "Validation split, step 30: 12 of 15 right" in run_page.write(run).read_text(encoding="utf-8")

@@ -53,3 +53,10 @@ def test_a_configuration_of_a_newer_version_is_refused(version: object) -> None:
 def test_modules_that_have_moved_are_found() -> None:
     config = OmegaConf.create({"optimizer": {"_target_": "triptych.tasks.optimizers.muon", "lr": 0.1}, "seed": 0})
     assert stored.upgrade(config).optimizer == {"_target_": "triptych.training.optimizers.muon", "lr": 0.1}
+
+
+def test_settings_that_were_renamed_keep_their_values() -> None:
+    data = {**PAIRS, "vocabulary": 60, "longest": 64, "ratio": 3.0}
+    upgraded = stored.upgrade(OmegaConf.create({"task": {"name": "translation"}, "data": data, stored.KEY: 2}))
+    assert (upgraded.data.vocab_size, upgraded.data.max_length, upgraded.data.max_length_ratio) == (60, 64, 3.0)
+    assert not {"vocabulary", "longest", "ratio"} & set(upgraded.data)

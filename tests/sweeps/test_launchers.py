@@ -16,7 +16,7 @@ from triptych.commands.cli import CONF
 from triptych.errors import Requeued, UserError
 from triptych.runs import folder
 from triptych.sweeps import launchers
-from triptych.training.checkpoints import Checkpoints, Interrupted
+from triptych.training.checkpoints import CheckpointCallback, Interrupted
 
 LAUNCHERS = sorted(file.stem for file in (CONF / "hydra" / "launcher").glob("*.yaml"))
 TRIALS = (
@@ -85,7 +85,7 @@ def test_hydras_own_launcher_needs_nothing() -> None:
 class Trainer(SimpleNamespace):
     """What Checkpoints asks of Lightning's Trainer between two updates."""
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, checkpoints: CheckpointCallback) -> None:
         super().__init__(
             global_step=0, accumulate_grad_batches=1, val_check_batch=1000, loggers=[], checkpoint_callback=checkpoints
         )
@@ -98,10 +98,10 @@ class Trainer(SimpleNamespace):
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, unchecked: None) -> Any:
-    return Checkpoints(folder=tmp_path, metric="val/loss", mode="min", every_n_steps=1000, look_every=5)
+    return CheckpointCallback(folder=tmp_path, metric="val/loss", mode="min", every_n_steps=1000, look_every=5)
 
 
-def update(checkpoints: Checkpoints, trainer: Any) -> None:
+def update(checkpoints: CheckpointCallback, trainer: Any) -> None:
     trainer.global_step += 1
     checkpoints.on_train_batch_end(trainer, None, None, None, trainer.global_step - 1)  # type: ignore[arg-type]
 

@@ -30,8 +30,8 @@ SETTINGS = {
     "vit": ("data=digits", "model.depth=2", "model.width=32", "model.heads=2", "model.stochastic_depth=0"),
 }
 SIZES = {
-    "charlm": {"vocabulary": 11},
-    "translation": {"vocabulary": 120, "positions": 128},
+    "charlm": {"vocab_size": 11},
+    "translation": {"vocab_size": 120, "positions": 128},
     "vit": {"classes": 10, "channels": 1, "image_height": 8, "image_width": 8},
 }
 UNEVEN = ([0], [1, 2, 3], list(range(4, 24)))  # rows of the parts of an update
@@ -71,7 +71,7 @@ def step() -> Step:
             torch.nn.init.normal_(parameter, std=0.2)  # some begin as 0, and pass no gradient on
         other = deepcopy(task)
         with torch.autocast("cpu", torch.float16, enabled="plugins" in more):
-            loss = other.loss(other.answer(other.model, batch), batch)[0]
+            loss = other.loss(other.logits(other.model, batch), batch)[0]
         loss.backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(other.model.parameters(), clip)
@@ -148,7 +148,14 @@ def unequal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def translator(folder: Path, runs: Path, *overrides: str) -> DictConfig:
-    mine = [*SUMS, *SUMS_MODEL, "data.longest=64", "data.eval_batch_tokens=512", "optimizer=adamw", "optimizer.lr=0.01"]
+    mine = [
+        *SUMS,
+        *SUMS_MODEL,
+        "data.max_length=64",
+        "data.eval_batch_tokens=512",
+        "optimizer=adamw",
+        "optimizer.lr=0.01",
+    ]
     mine += ["trainer.max_steps=6", "validations=2", "trainer.log_every_n_steps=2", "maps.probes=0", "logger=[]"]
     mine += ["scheduler.warmup_steps=1", f"data.path={folder}", f"runs={runs}", "trainer.gradient_clip_val=0.5"]
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -15,10 +15,10 @@ from triptych.models.charlm import CharLM
 from triptych.tasks.charlm import CharLMTask
 
 
-def task(vocabulary: int = 5) -> CharLMTask:
+def task(vocab_size: int = 5) -> CharLMTask:
     torch.manual_seed(0)
     model = CharLM(
-        vocabulary=vocabulary,
+        vocab_size=vocab_size,
         context=8,
         depth=1,
         width=8,
@@ -85,7 +85,7 @@ def test_an_answer_never_holds_the_replacement_and_an_echo_shows_it() -> None:
     with torch.no_grad():
         each.model.predict.weight[0] += 100  # the replacement is by far the most likely
     options: dict[str, Any] = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 0}
-    pieces = list(each.respond(data, "ab?", length=50, **options))  # type: ignore[arg-type]
+    pieces = list(each.predict(data, "ab?", length=50, **options))  # type: ignore[arg-type]
     assert len(pieces) == 50
     assert set(pieces) <= set("abcd")
     assert each.echo(data, "ab?c") == "ab\N{REPLACEMENT CHARACTER}c"  # type: ignore[arg-type]

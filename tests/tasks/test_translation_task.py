@@ -39,7 +39,7 @@ def test_the_loss_counts_real_tokens_and_smooths_in_training_only(compose_transl
     task, data = built(compose_translation(*TRANSFORMER, "task.label_smoothing=0.2"))
     batch = data.batch_of(["one plus two", "one"], ["eins und zwei", "eins"])
     assert batch.expected[1, -1] == 0, "the second pair is shorter, so it is padded"
-    V = task.model.vocabulary
+    V = task.model.vocab_size
     logits = torch.randn(*batch.target.shape, V)
     count = int((batch.expected != 0).sum())
     rows = [(row, place) for row in range(2) for place in range(batch.target.shape[1]) if batch.expected[row, place]]
@@ -68,7 +68,7 @@ def test_one_batch_is_learned_by_heart(compose_translation: Compose, model: str,
     optimizer = task.optimizer(task.model)
     task.train()
     for _ in range(1500):
-        loss, _ = task.loss(task.answer(task.model, batch), batch)
+        loss, _ = task.loss(task.logits(task.model, batch), batch)
         if loss.item() < 0.02:
             break
         optimizer.zero_grad()
@@ -254,9 +254,9 @@ def test_padding_is_no_part_of_the_loss(compose_translation: Compose) -> None:
     sums = []
     for pair in (short, long):
         batch = data.batch_of([pair[0]], [pair[1]])
-        loss, count = task.eval().loss(task.answer(task.model, batch), batch)
+        loss, count = task.eval().loss(task.logits(task.model, batch), batch)
         sums.append(loss * count)
-    loss, count = task.loss(task.answer(task.model, both), both)
+    loss, count = task.loss(task.logits(task.model, both), both)
     torch.testing.assert_close(loss * count, sum(sums), rtol=1e-5, atol=1e-5)
     assert F.relu(loss) > 0
 

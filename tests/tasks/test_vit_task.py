@@ -70,33 +70,33 @@ def test_one_batch_is_learned_by_heart(one_thread: None) -> None:
     optimizer = task.optimizer(task.model)
     task.train()
     for _ in range(120):
-        loss, count = task.loss(task.answer(task.model, batch), batch)
+        loss, count = task.loss(task.logits(task.model, batch), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     assert count == 32
     assert loss.item() < 0.02
-    assert (task.answer(task.model, batch).argmax(-1) == batch.labels).all()
+    assert (task.logits(task.model, batch).argmax(-1) == batch.labels).all()
 
 
 def test_smoothing_is_for_training_alone() -> None:
     task, data = built("task.label_smoothing=0.2")
     batch = data.training.batch(0, 0)
-    answer = torch.randn(len(batch.images), 10)
+    logits = torch.randn(len(batch.images), 10)
     task.train()
-    plain = F.cross_entropy(answer, batch.labels)
-    even = -answer.log_softmax(-1).mean()
-    assert float(task.loss(answer, batch)[0]) == pytest.approx(float(0.8 * plain + 0.2 * even), rel=1e-5)
+    plain = F.cross_entropy(logits, batch.labels)
+    even = -logits.log_softmax(-1).mean()
+    assert float(task.loss(logits, batch)[0]) == pytest.approx(float(0.8 * plain + 0.2 * even), rel=1e-5)
     task.eval()
-    assert float(task.loss(answer, batch)[0]) == pytest.approx(float(plain), rel=1e-6)
+    assert float(task.loss(logits, batch)[0]) == pytest.approx(float(plain), rel=1e-6)
 
 
 def test_mixed_labels_are_shares_of_the_loss() -> None:
     task, data = built("task.label_smoothing=0", "data.mixup=1.0")
     batch = data.training.batch(0, 0)
-    answer = torch.randn(len(batch.images), 10)
-    expected = -(batch.labels * answer.log_softmax(-1)).sum(-1).mean()
-    assert float(task.loss(answer, batch)[0]) == pytest.approx(float(expected), rel=1e-5)
+    logits = torch.randn(len(batch.images), 10)
+    expected = -(batch.labels * logits.log_softmax(-1)).sum(-1).mean()
+    assert float(task.loss(logits, batch)[0]) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_metrics_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,10 +141,10 @@ def test_words_for_an_image(run: Path) -> None:
     trained = load(run)
     trained.data.open()
     (probe,) = trained.task.probes(trained.data, 1, 0)
-    answer = torch.full((1, 10), -20.0)
-    answer[0, 3] = 0.0
+    logits = torch.full((1, 10), -20.0)
+    logits[0, 3] = 0.0
     label = int(probe.batch.labels)
-    assert trained.task.outcome(answer, probe) == f"label {label}, predicted 3 (1.000)"
+    assert trained.task.outcome(logits, probe) == f"label {label}, predicted 3 (1.000)"
 
 
 @pytest.mark.parametrize(

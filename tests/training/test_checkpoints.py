@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from triptych.training.checkpoints import AtomicCheckpointIO, Checkpoints, Diverged
+from triptych.training.checkpoints import AtomicCheckpointIO, CheckpointCallback, Diverged
 
 
 def test_a_checkpoint_replaces_the_one_before_only_when_it_is_complete(
@@ -36,7 +36,7 @@ def test_a_checkpoint_replaces_the_one_before_only_when_it_is_complete(
 class Trainer(SimpleNamespace):
     """What Checkpoints asks of Lightning's Trainer."""
 
-    def __init__(self, folder: Path, checkpoints: Checkpoints) -> None:
+    def __init__(self, folder: Path, checkpoints: CheckpointCallback) -> None:
         super().__init__(
             global_step=0,
             callback_metrics={},
@@ -55,14 +55,14 @@ class Trainer(SimpleNamespace):
 
 
 @pytest.fixture
-def pair(tmp_path: Path, request: pytest.FixtureRequest, unchecked: None) -> tuple[Checkpoints, Any]:
+def pair(tmp_path: Path, request: pytest.FixtureRequest, unchecked: None) -> tuple[CheckpointCallback, Any]:
     mode = getattr(request, "param", "min")
-    checkpoints = Checkpoints(folder=tmp_path, metric="val/loss", mode=mode, every_n_steps=10, look_every=5)
+    checkpoints = CheckpointCallback(folder=tmp_path, metric="val/loss", mode=mode, every_n_steps=10, look_every=5)
     return checkpoints, Trainer(tmp_path, checkpoints)
 
 
 @pytest.mark.parametrize(("pair", "kept"), [("min", [1, 3]), ("max", [1, 2])], indirect=["pair"])
-def test_best_is_the_first_of_the_best(pair: tuple[Checkpoints, Any], kept: list[int]) -> None:
+def test_best_is_the_first_of_the_best(pair: tuple[CheckpointCallback, Any], kept: list[int]) -> None:
     """An equal score does not replace an earlier one."""
     checkpoints, trainer = pair
     for step, value in ((1, 2.0), (2, 3.0), (3, 1.0), (4, 1.0), (5, 2.5)):
@@ -73,13 +73,15 @@ def test_best_is_the_first_of_the_best(pair: tuple[Checkpoints, Any], kept: list
     assert checkpoints.measured_at == 5
 
 
-def test_the_best_score_survives_resuming_without_any_path(pair: tuple[Checkpoints, Any], tmp_path: Path) -> None:
+def test_the_best_score_survives_resuming_without_any_path(
+    pair: tuple[CheckpointCallback, Any], tmp_path: Path
+) -> None:
     checkpoints, trainer = pair
     trainer.measures(3, 1.0)
     checkpoints.consider(trainer)
     state = checkpoints.state_dict()
     assert str(tmp_path) not in repr(state)
-    other = Checkpoints(folder=tmp_path / "moved", metric="val/loss", mode="min", every_n_steps=10, look_every=5)
+    other = CheckpointCallback(folder=tmp_path / "moved", metric="val/loss", mode="min", every_n_steps=10, look_every=5)
     other.load_state_dict(state)
     trainer.measures(4, 1.5)
     other.consider(trainer)
@@ -87,7 +89,7 @@ def test_the_best_score_survives_resuming_without_any_path(pair: tuple[Checkpoin
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_metric_that_is_no_number_is_never_the_best(pair: tuple[Checkpoints, Any], value: float) -> None:
+def test_a_metric_that_is_no_number_is_never_the_best(pair: tuple[CheckpointCallback, Any], value: float) -> None:
     """NaN compares false with everything: kept once, no later score would replace it."""
     checkpoints, trainer = pair
     trainer.measures(7, value)
@@ -98,7 +100,7 @@ def test_a_metric_that_is_no_number_is_never_the_best(pair: tuple[Checkpoints, A
     assert trainer.saved == []
 
 
-def test_a_broken_parameter_is_not_saved(pair: tuple[Checkpoints, Any]) -> None:
+def test_a_broken_parameter_is_not_saved(pair: tuple[CheckpointCallback, Any]) -> None:
     checkpoints, trainer = pair
     with torch.no_grad():
         trainer.lightning_module.weight[1, 1] = torch.nan

@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from triptych.training.ema import Averaged
+from triptych.training.ema import EMACallback
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # a stand-in for Lightning's Trainer will do
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")  # a stand-in for Lightning's 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_small_steps_are_not_rounded_away(dtype: torch.dtype) -> None:
     """Weights at 1, then at 1.5: 200 updates later the average is 13 % short; in bfloat16 it would stand still."""
-    module, averaged = pl.LightningModule(), Averaged(decay=0.99)
+    module, averaged = pl.LightningModule(), EMACallback(decay=0.99)
     module.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
     trainer: Any = SimpleNamespace(global_step=0)
     averaged.setup(trainer, module, "fit")

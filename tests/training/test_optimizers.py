@@ -32,7 +32,7 @@ ADAMW = {"lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 def charlm(*, tied: bool = False) -> CharLM:
     torch.manual_seed(0)
     return CharLM(
-        vocabulary=11,
+        vocab_size=11,
         context=8,
         depth=2,
         width=16,

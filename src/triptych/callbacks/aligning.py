@@ -69,7 +69,7 @@ def table_of(
                 batch.source[::step], batch.target[::step], batch.expected[::step], batch.rows[::step]
             )
             with capture(model, layers=list(crossing)) as maps:
-                task.answer(model, task.transfer_batch_to_device(thin, task.device, 0))
+                task.logits(model, task.transfer_batch_to_device(thin, task.device, 0))
             rows = thin.rows.tolist()
             read, written = ([data.tokenizer.encode_words(texts[row][side])[1] for row in rows] for side in (0, 1))
             if gold is None:
@@ -153,7 +153,7 @@ def figures(row: TableRow, split: str) -> dict[str, float]:
     return {f"{split}/{NAMES.get(name, name)}": number for name, number in row.figures.items() if number == number}
 
 
-class Aligning(pl.Callback):
+class AlignmentCallback(pl.Callback):
     """Logs the figures after every validation, of at most ``PAIRS`` pairs, and draws the first probe's alignment.
 
     folder: the run's; pictures go beside its maps.
@@ -242,7 +242,7 @@ def draw(task: TranslationTask, probe: Probe, choice: Choice, step: int) -> Pict
     """One pair's alignment, words as rows and columns, as ``choice`` reads it."""
     crossing = [name for name, layer in _cross_sites(task).items() if layer == choice.layer]
     with probing(task.model) as model, capture(model, layers=crossing) as maps:
-        task.answer(model, task.transfer_batch_to_device(probe.batch, task.device, 0))
+        task.logits(model, task.transfer_batch_to_device(probe.batch, task.device, 0))
     (captured,) = maps.values()
     weights = _at_words(captured.example(0)[0].cpu(), probe, choice)
     return alignment(weights, *_word_labels(probe), choice=choice, step=step, links=_links(probe))

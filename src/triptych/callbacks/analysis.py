@@ -10,17 +10,19 @@ from triptych.explain.analysis import Analysis, AnalysisGroup
 def beside(task: str, folder: Path, explain: Mapping[str, Any] | None = None) -> AnalysisGroup:
     """What is measured beside the metrics of ``task``, for the run in ``folder``.
 
-    explain: ``examples`` and ``seconds`` of `explaining.Verdicts`; None where no run is ending.
+    explain: ``examples`` and ``seconds`` of `explaining.ExplanationsCallback`; None where no run is ending.
     """
-    from triptych.callbacks.head_tables import Heads  # imported here: a run needs them, its configuration does not
+    from triptych.callbacks.head_tables import (
+        HeadTablesCallback,
+    )  # imported here: a run needs them, its configuration does not
 
-    found: list[Analysis] = [Heads(folder=folder)]
+    found: list[Analysis] = [HeadTablesCallback(folder=folder)]
     if task == "translation":
-        from triptych.callbacks.aligning import Aligning
+        from triptych.callbacks.aligning import AlignmentCallback
 
-        found.insert(0, Aligning(folder=folder))
+        found.insert(0, AlignmentCallback(folder=folder))
     if explain is not None:
-        from triptych.callbacks.verdicts import Verdicts
+        from triptych.callbacks.verdicts import ExplanationsCallback
 
-        found.append(Verdicts(folder=folder, **explain))
+        found.append(ExplanationsCallback(folder=folder, **explain))
     return AnalysisGroup(*found)

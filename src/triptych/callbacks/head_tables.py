@@ -138,7 +138,7 @@ def table_of(task: Task, data: Any, batches: Sequence[Any], grid: tuple[int, int
         for batch in batches:
             here = task.transfer_batch_to_device(batch, task.device, 0)
             with capture(model) as maps, contexts(model) as made:
-                loss, count = task.loss(task.answer(model, here), here)
+                loss, count = task.loss(task.logits(model, here), here)
             # Of the sum over what each example predicts: no example's gradient depends on another then.
             gradients = torch.autograd.grad(loss * count, list(made.values()))
             for (site, context), gradient in zip(made.items(), gradients, strict=True):
@@ -170,9 +170,9 @@ def table_of(task: Task, data: Any, batches: Sequence[Any], grid: tuple[int, int
     return table
 
 
-def repeated(vocabulary: int, block: int, count: int = BLOCKS) -> Tensor:
+def repeated(vocab_size: int, block: int, count: int = BLOCKS) -> Tensor:
     """``count`` random blocks of tokens, each said twice: B 2L, always the same ones; without id 0, the unknown."""
-    once = torch.randint(1, vocabulary, (count, block), generator=generator_for(block, count))
+    once = torch.randint(1, vocab_size, (count, block), generator=generator_for(block, count))
     return once.repeat(1, 2)
 
 
@@ -226,7 +226,7 @@ def _most_important(table: HeadTable) -> Head | None:
     return table.head(*max(means, key=lambda place: means[place])) if means else None
 
 
-class Heads(pl.Callback):
+class HeadTablesCallback(pl.Callback):
     """Takes the head table when training starts, in its middle, and of the trained model; keeps ``heads.json``.
 
     folder: the run's. ``ablations`` and ``stability`` are there once the model is trained.

@@ -17,7 +17,7 @@ from triptych.tasks.base import Task
 FIRST_STEPS = 20  # warm-up, left out of the speed
 
 
-class Live(pl.Callback):
+class ProgressCallback(pl.Callback):
     """Shows progress in the terminal and logs ``train/loss``, ``train/lr``, ``epoch`` and ``seen``.
 
     unit: what is counted ("characters"). console: where to show it; without a terminal a line now and then.

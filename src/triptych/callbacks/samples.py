@@ -13,7 +13,7 @@ from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 
 
-class Samples(pl.Callback):
+class SamplesCallback(pl.Callback):
     """Asks the task for a sample every N updates and at the end.
 
     path: ``samples.jsonl``. every_n_steps: 0 for the end only. resumed_at: a resumed run's step; later rows are cut.

@@ -18,7 +18,7 @@ from triptych.tasks.base import Table, Task
 _MOST = 25  # rows up to which every cell has its number, and every name is written
 
 
-class Tables(pl.Callback):
+class TablesCallback(pl.Callback):
     """Draws and stores the tables that the task measured, after every validation.
 
     folder: the run's, which gets ``SPLIT-NAME.png`` and ``SPLIT-NAME.json``, the newest.

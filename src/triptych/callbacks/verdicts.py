@@ -24,7 +24,7 @@ STRETCH = 32  # characters of an example at a run's end
 AT_LEISURE = ("smooth_cdam", "integrated_cdam", "signed_attention_gradient")  # not at a run's end
 
 
-class Verdicts(pl.Callback):
+class ExplanationsCallback(pl.Callback):
     """At a run's end: what its maps show of validation examples, tested, as explain.json in the run's ``folder``.
 
     examples: how many, 0 for none. seconds: begin no more after so long. No test example is looked at.

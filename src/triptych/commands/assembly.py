@@ -10,9 +10,9 @@ from rich.console import Console
 
 from triptych.callbacks.analysis import beside
 from triptych.callbacks.maps import MapsCallback
-from triptych.callbacks.progress import Live
-from triptych.callbacks.samples import Samples
-from triptych.callbacks.tables import Tables
+from triptych.callbacks.progress import ProgressCallback
+from triptych.callbacks.samples import SamplesCallback
+from triptych.callbacks.tables import TablesCallback
 from triptych.config import build
 from triptych.config.containers import to_dict
 from triptych.distributed.launch import ProcessGroup
@@ -21,9 +21,9 @@ from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
 from triptych.tasks.base import Task
-from triptych.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from triptych.training.ema import Averaged
-from triptych.training.sharding import Whole
+from triptych.training.checkpoints import AtomicCheckpointIO, CheckpointCallback
+from triptych.training.ema import EMACallback
+from triptych.training.sharding import GatherCallback
 
 
 def learner(config: DictConfig, data: Any, stored: DictConfig | None) -> tuple[Task, build.Plan]:
@@ -44,12 +44,12 @@ class Assembly:
     """A Trainer, ready to fit, and those of its callbacks that are asked about it later."""
 
     trainer: pl.Trainer
-    live: Live
+    live: ProgressCallback
     maps: MapsCallback
-    samples: Samples
-    tables: Tables
+    samples: SamplesCallback
+    tables: TablesCallback
     measuring: AnalysisGroup
-    checkpoints: Checkpoints
+    checkpoints: CheckpointCallback
     loggers: list[Any]
 
     def fit(self, task: Task, data: Any, run: RunFolder) -> None:
@@ -75,8 +75,8 @@ def assemble(
 ) -> Assembly:
     """Callbacks and Trainer for a run in its folder. Only rank 0 of ``world`` gets loggers, and knows of a trial."""
     data.rank, data.processes = world.rank, world.size
-    live = Live(unit=data.unit, console=console, log_every=config.trainer.log_every_n_steps)
-    checkpoints = Checkpoints(
+    live = ProgressCallback(unit=data.unit, console=console, log_every=config.trainer.log_every_n_steps)
+    checkpoints = CheckpointCallback(
         folder=run.path / "checkpoints",
         metric=config.watch.metric,
         mode=config.watch.mode,
@@ -86,23 +86,23 @@ def assemble(
     maps = MapsCallback(
         folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **to_dict(config.maps)
     )
-    samples = Samples(
+    samples = SamplesCallback(
         path=run.path / "samples.jsonl",
         every_n_steps=config.maps.every_n_steps,
         resumed_at=resumed_at,
         options=to_dict(config.sample),
     )
-    tables = Tables(folder=run.path)
+    tables = TablesCallback(folder=run.path)
     measuring = beside(task.name, run.path, to_dict(config.explain) if config.get("explain") else None)
     callbacks: list[Any] = [live, maps, samples, tables, *measuring, checkpoints]
     if trial is not None:
         callbacks.append(trial.callback(run))
     if config.ema is not None:
-        callbacks.insert(0, Averaged(decay=config.ema))
+        callbacks.insert(0, EMACallback(decay=config.ema))
     if config.early_stopping is not None:
         callbacks.insert(0, EarlyStopping(config.watch.metric, mode=config.watch.mode, patience=config.early_stopping))
     if build.sharded(config):
-        callbacks.insert(0, Whole(every_n_steps=config.maps.every_n_steps))
+        callbacks.insert(0, GatherCallback(every_n_steps=config.maps.every_n_steps))
     loggers: list[Any] = []
     if world.rank == 0:
         metrics_file = MetricsFile(path=run.path / "metrics.csv", resumed_at=resumed_at)

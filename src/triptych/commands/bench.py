@@ -20,7 +20,7 @@ from torch import nn
 
 from triptych import hardware
 from triptych.attention import Attend, AttentionMask
-from triptych.callbacks.progress import Live
+from triptych.callbacks.progress import ProgressCallback
 from triptych.commands.cli import CONF
 from triptych.config import build
 from triptych.environment import silence_lightning
@@ -129,7 +129,7 @@ def maps(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
 
     def plain() -> None:
         with probing(task.model) as model:
-            task.answer(model, probe.batch)
+            task.logits(model, probe.batch)
 
     def captured() -> None:
         take_maps(
@@ -149,7 +149,7 @@ def batches(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
 
     def step() -> None:
         batch = task.transfer_batch_to_device(next(loader), device, 0)
-        loss, _ = task.loss(task.answer(model, batch), batch)
+        loss, _ = task.loss(task.logits(model, batch), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -299,7 +299,9 @@ def _lightning_loop(config: DictConfig, data: Any, steps: int) -> float:
     """Milliseconds per step of a fit with the run's own callbacks and loggers; no validation, no maps."""
     task = build.build_task(config, _model(config, data), compiled=False)
     clock = _Clock(first=WARM_UP, last=WARM_UP + steps)
-    live = Live(unit=data.unit, console=Console(quiet=True, markup=False), log_every=config.trainer.log_every_n_steps)
+    live = ProgressCallback(
+        unit=data.unit, console=Console(quiet=True, markup=False), log_every=config.trainer.log_every_n_steps
+    )
     with TemporaryDirectory() as folder:
         path = Path(folder)
         loggers = [
@@ -347,7 +349,7 @@ def _bare_loop(config: DictConfig, data: Any, device: torch.device, steps: int) 
             _wait(device)
             started = time.perf_counter()
         batch = task.transfer_batch_to_device(next(loader), device, 0)
-        loss, _ = task.loss(task.answer(model, batch), batch)
+        loss, _ = task.loss(task.logits(model, batch), batch)
         optimizer.zero_grad()
         loss.backward()
         if clip:

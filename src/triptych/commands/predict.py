@@ -45,9 +45,9 @@ def predict(config: DictConfig) -> None:
     if config.input is None or config.input == "":
         raise UserError('input= is empty: give what the model is to answer, e.g. make predict run=... input="The "')
     drawn, given = config.maps.draw, str(config.input)
-    chosen = _for_the_task(config, trained.task.respond, trained.task)
+    chosen = _for_the_task(config, trained.task.predict, trained.task)
     looked_at = _for_the_task(config, trained.task.inputs, trained.task)
-    pieces = _counted(trained.task, given, trained.task.respond(trained.data, given, **chosen))
+    pieces = _counted(trained.task, given, trained.task.predict(trained.data, given, **chosen))
     if config.output is not None and not drawn:
         _write_answer(Path(config.output).expanduser(), [trained.task.echo(trained.data, given), *pieces])
         return
@@ -88,7 +88,7 @@ def _write_answer(path: Path, pieces: Iterable[str]) -> None:
 
 def _for_the_task(config: DictConfig, function: Callable[..., Any], task: Task) -> dict[str, Any]:
     """The options of predict that ``function`` takes. Raises UserError for one that the task takes nowhere."""
-    takes = {**inspect.signature(task.respond).parameters, **inspect.signature(task.inputs).parameters}
+    takes = {**inspect.signature(task.predict).parameters, **inspect.signature(task.inputs).parameters}
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     for word in given:
         name = word.partition("=")[0].lstrip("+~").partition(".")[0]

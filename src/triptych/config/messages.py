@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.errors import UserError
+from triptych.runs.stored import RENAMED
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EIO}
@@ -103,6 +104,8 @@ def _configuration_sentence(error: Exception, config_name: str) -> str:
 
 
 def _unknown(key: str, config_name: str) -> str:
+    if key in RENAMED:
+        return f"{key} is now called {RENAMED[key]}: write that instead"
     names = _known_keys(config_name)
     return f"{key} is not an option; {_nearest(key, names)}"
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.errors import UserError
+from triptych.runs.stored import RENAMED
 
 WORDS = {
     int: "a whole number",
@@ -36,6 +37,8 @@ def check(configured: DictConfig, target: Callable[..., Any], where: str) -> Non
     open_ended = not where or any(each.kind is each.VAR_KEYWORD for each in takes.values())
     for name, value in ((str(key), value) for key, value in plain.items()):
         if not open_ended and name not in takes and not name.startswith("_"):
+            if (old := f"{where}.{name}") in RENAMED:
+                raise UserError(f"{old} is now called {RENAMED[old]}: write that instead")
             known = ", ".join(str(other) for other in plain if other in takes)
             raise UserError(f"{where}.{name} is not an option; there are: {known}")
         if name in hints and not fits(value, hints[name]):

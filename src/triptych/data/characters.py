@@ -82,7 +82,7 @@ class CharacterData(TaskData):
     @property
     def sizes(self) -> dict[str, int]:
         """What the data decide about the model."""
-        return {"vocabulary": self.tokenizer.size}
+        return {"vocab_size": self.tokenizer.size}
 
     def contents(self) -> str:
         """Characters of every split, and how many different ones."""

@@ -135,26 +135,26 @@ class SubwordTokenizer(_LibraryTokenizer):
 
     Where a script has no blanks between words (``UNSPACED_SCRIPTS``), a word is a character, so no subword is longer
     than one: what BERT does with Han characters (Devlin et al., arXiv 1810.04805). A sentence then has about as many
-    tokens as characters, which ``data.longest`` and batches must have room for, and such characters are never merged.
+    tokens as characters, which ``data.max_length`` and batches must have room for; such characters are never merged.
     Tokenizers that earlier versions stored keep their longer subwords.
     """
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocabulary: int) -> "SubwordTokenizer":
-        """Learn at most ``vocabulary`` subwords, the four special ones included: fewer where nothing occurs twice.
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "SubwordTokenizer":
+        """Learn at most ``vocab_size`` subwords, the four special ones included: fewer where nothing occurs twice.
 
         Raises:
             UserError: there is no room for every character of the texts.
         """
         texts = [spaced(text) for text in texts]
         needed = len(SPECIAL) + len(set(BLANK).union(*texts) - {" ", UNKNOWN})
-        if vocabulary < needed:
+        if vocab_size < needed:
             raise UserError(
-                f"data.vocabulary={vocabulary}; it must be at least {needed}: one for each of the "
+                f"data.vocab_size={vocab_size}; it must be at least {needed}: one for each of the "
                 f"{needed - len(SPECIAL)} characters that the training text is made of, and four special ones"
             )
         trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary, min_frequency=2, show_progress=False, special_tokens=list(SPECIAL)
+            vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=list(SPECIAL)
         )
         learner = _subwords(models.BPE())
         with _one_thread():

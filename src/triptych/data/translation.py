@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from datasets import Dataset as Rows
 
 TOKENIZER_FILE, FILE = "tokenizer.json", "translation.json"
-UNEQUAL_SLACK = 5  # tokens that a side may be longer than ``ratio`` allows: "No!" has long translations
+UNEQUAL_SLACK = 5  # tokens that a side may be longer than ``max_length_ratio`` allows: "No!" has long translations
 TELLING_WORDS = 4  # a map of fewer words shows little
-FILTERS = {"identical": "data.identical", "over-long": "data.longest", "unequal": "data.ratio"}  # reason -> its setting
+# Why a training pair is left out -> the setting that decides it.
+FILTERS = {"identical": "data.identical", "over-long": "data.max_length", "unequal": "data.max_length_ratio"}
 LINK = re.compile(r"(\d+)[-?](\d+)")
 
 Row = tuple[str, str, str]  # source, target, alignment
@@ -39,9 +40,9 @@ class TranslationData(TaskData):
     sure and "1?3" possible only, of words of the source to words of the target, both counted from 0 as
     ``tokenizers.words`` counts.
     source_locale, target_locale: what the languages are called ("en", "pt_BR"); columns or config may refer to them.
-    vocabulary: subwords at most, for both languages together.
-    longest: tokens of the longest sentence to train on, its end token included.
-    ratio: a training pair may have this many times as many tokens (plus 5) on one side as on the other.
+    vocab_size: subwords at most, for both languages together.
+    max_length: tokens of the longest sentence to train on, its end token included.
+    max_length_ratio: a training pair may have this many times as many tokens (plus 5) on one side as on the other.
     identical: "drop" training pairs whose sides are the same text (mostly left untranslated), or "keep" them.
     batch_tokens, eval_batch_tokens: the most tokens per side in a batch, padding counted.
     seed: decides the order of training. workers: processes that make batches (0 is fastest for text in memory).
@@ -68,9 +69,9 @@ class TranslationData(TaskData):
         cast: bool,
         source_locale: str,
         target_locale: str,
-        vocabulary: int,
-        longest: int,
-        ratio: float,
+        vocab_size: int,
+        max_length: int,
+        max_length_ratio: float,
         identical: Literal["drop", "keep"],
         batch_tokens: int,
         eval_batch_tokens: int,
@@ -93,15 +94,18 @@ class TranslationData(TaskData):
             raise UserError(
                 f"data.columns must name source and target, and may name alignment, not: {', '.join(named) or 'none'}"
             )
-        if longest < 2:
-            raise UserError(f"data.longest={longest}; it must be at least 2: a token and the end token")
-        if ratio < 1:
-            raise UserError(f"data.ratio={ratio}; it must be at least 1")
+        if max_length < 2:
+            raise UserError(f"data.max_length={max_length}; it must be at least 2: a token and the end token")
+        if max_length_ratio < 1:
+            raise UserError(f"data.max_length_ratio={max_length_ratio}; it must be at least 1")
         for name, tokens in (("batch_tokens", batch_tokens), ("eval_batch_tokens", eval_batch_tokens)):
-            if tokens < longest:
-                raise UserError(f"data.{name}={tokens}; it must be at least data.longest={longest}, for one sentence")
+            if tokens < max_length:
+                raise UserError(
+                    f"data.{name}={tokens}; it must be at least data.max_length={max_length}, for one sentence"
+                )
         self.source_language, self.target_language = source_locale, target_locale
-        self.vocabulary, self.longest, self.ratio, self.identical = vocabulary, longest, ratio, identical
+        self.vocab_size, self.identical = vocab_size, identical
+        self.max_length, self.max_length_ratio = max_length, max_length_ratio
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
         self.cast = cast
 
@@ -112,11 +116,11 @@ class TranslationData(TaskData):
         self._check_any(rows)
         if not self.restored:
             texts = (text for row in rows["train"] for text in row[:2])
-            self.tokenizer = SubwordTokenizer.train(texts, self.vocabulary)
+            self.tokenizer = SubwordTokenizer.train(texts, self.vocab_size)
         self.pairs = {split: self._encode(rows[split], split) for split in sources.SPLITS}
         self._check_any({split: pairs.texts for split, pairs in self.pairs.items()})
         sides = [side for pairs in self.pairs.values() for side in (pairs.source, pairs.target)]
-        self.positions = max(self.longest, *(int(side.lengths.max()) for side in sides))
+        self.positions = max(self.max_length, *(int(side.lengths.max()) for side in sides))
         self.training = TrainingPairs(self.pairs["train"], self.batch_tokens, self.seed)
 
     def _rows(self, rows: "Rows", split: str) -> list[Row]:
@@ -149,9 +153,9 @@ class TranslationData(TaskData):
         encoded = [self.tokenizer.encode_all([row[side] for row in rows]) for side in (0, 1)]
         kept = []
         for at, lengths in enumerate(zip(*(map(len, side) for side in encoded), strict=True)):
-            if split == "train" and max(lengths) + 1 > self.longest:
+            if split == "train" and max(lengths) + 1 > self.max_length:
                 self.report.filter_out(split, "over-long")
-            elif split == "train" and max(lengths) > self.ratio * min(lengths) + UNEQUAL_SLACK:
+            elif split == "train" and max(lengths) > self.max_length_ratio * min(lengths) + UNEQUAL_SLACK:
                 self.report.filter_out(split, "unequal")
             else:
                 kept.append(at)
@@ -171,7 +175,7 @@ class TranslationData(TaskData):
     @property
     def sizes(self) -> dict[str, int]:
         """What the data decide about the model: ``positions`` is the longest sentence, its end token included."""
-        return {"vocabulary": self.tokenizer.size, "positions": self.positions}
+        return {"vocab_size": self.tokenizer.size, "positions": self.positions}
 
     def positions_per_batch(self, context: int) -> int:
         """Both sides' token budgets; how long one pair may be says nothing about it."""

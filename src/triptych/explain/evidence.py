@@ -54,7 +54,7 @@ def stack_names(model: nn.Module, of: Stack) -> list[str]:
     return [name for name, kind, stack in found if kind == "self" and stack == of]
 
 
-def look(model: nn.Module, subject: Subject, *, gradients: bool) -> Evidence:
+def collect_evidence(model: nn.Module, subject: Subject, *, gradients: bool) -> Evidence:
     """Run the subject through the model and keep what methods read; see ``Evidence``.
 
     Raises UserError for a model that has no attention.

@@ -160,7 +160,7 @@ def _class_tokens(task: Task, data: Any, probes: Sequence[Probe]) -> Tensor:
         )
         try:
             for subject in found:
-                subject.answer(model)
+                subject.logits(model)
         finally:
             handle.remove()
     return torch.cat(seen)

@@ -56,7 +56,7 @@ class Subject(ABC):
         return other
 
     @abstractmethod
-    def answer(self, model: nn.Module) -> Float[Tensor, "B V"]:
+    def logits(self, model: nn.Module) -> Float[Tensor, "B V"]:
         """The logits that the asked output is one of, of the inputs as they are."""
 
     @abstractmethod
@@ -84,11 +84,11 @@ class Subject(ABC):
 
     def logit(self, model: nn.Module) -> Float[Tensor, " B"]:
         """The asked output's logit, before softmax."""
-        return self.answer(model).gather(1, self.target[:, None])[:, 0]
+        return self.logits(model).gather(1, self.target[:, None])[:, 0]
 
     def runner_up(self, model: nn.Module) -> Int[Tensor, " B"]:
         """The likeliest output besides the asked one: what a class-sensitive map should tell apart from it."""
-        return self.answer(model).scatter(1, self.target[:, None], -torch.inf).argmax(-1)
+        return self.logits(model).scatter(1, self.target[:, None], -torch.inf).argmax(-1)
 
     @torch.no_grad()
     def probability(self, model: nn.Module, removed: Bool[Tensor, "B N U"], start: Start) -> Float[Tensor, "B N"]:
@@ -121,7 +121,7 @@ class ImageSubject(Subject):
         radius = min(2 * self.patch_size, min(self.images.shape[2:]) - 1)
         self.blurred = gaussian_blur(self.images, [2 * radius + 1] * 2, [float(self.patch_size)] * 2)
 
-    def answer(self, model: nn.Module) -> Float[Tensor, "B V"]:
+    def logits(self, model: nn.Module) -> Float[Tensor, "B V"]:
         return model(self.images)
 
     def changed(
@@ -160,7 +160,7 @@ class TextSubject(Subject):
         self.tokens = torch.cat([probe.batch.tokens for probe in probes]).to(task.device)
         self.tokenizer = tokenizer
 
-    def answer(self, model: nn.Module) -> Float[Tensor, "B V"]:
+    def logits(self, model: nn.Module) -> Float[Tensor, "B V"]:
         return model(self.tokens)[:, -1]
 
     def changed(
@@ -199,7 +199,7 @@ class PairSubject(Subject):
         self.tokenizer = tokenizer
         self.choice: Choice | None = None  # where the run chose to read alignments
 
-    def answer(self, model: nn.Module) -> Float[Tensor, "B V"]:
+    def logits(self, model: nn.Module) -> Float[Tensor, "B V"]:
         return self._say(model, self.source, torch.arange(len(self), device=self.source.device))
 
     def changed(
@@ -289,7 +289,7 @@ def subjects(
         if generator is not None:  # where time runs out, it must not be the long sentences that go unseen
             made = [made[at] for at in torch.randperm(len(made), generator=generator).tolist()]
     with probing(model) as probed:
-        answered = [subject.asking(subject.answer(probed).argmax(-1)) for subject in made]
+        answered = [subject.asking(subject.logits(probed).argmax(-1)) for subject in made]
     if about is None or not isinstance(model, ViT | CharLM):
         return answered
     index = _class(data, about) if isinstance(model, ViT) else _character(data, about)

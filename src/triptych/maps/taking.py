@@ -40,7 +40,7 @@ def take_maps(
     """Records of one probe: one per attention site, all chosen heads, in float32 and eval mode."""
     batch = task.transfer_batch_to_device(probe.batch, task.device, 0)
     with probing(task.model) as model, capture(model, layers, heads, scores=scores) as maps:
-        outcome = task.outcome(task.answer(model, batch), probe)
+        outcome = task.outcome(task.logits(model, batch), probe)
     records = []
     for site, captured in maps.items():
         weights, score, visible = captured.example(0)

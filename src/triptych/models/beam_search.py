@@ -53,7 +53,7 @@ def beam(
     size: int,
     length_penalty: float,
     best: int,
-    longest: int | Callable[[int], int] = twice_as_long,
+    max_length: int | Callable[[int], int] = twice_as_long,
 ) -> list[list[Hypothesis]]:
     """The ``best`` translations found of each source, the likeliest first.
 
@@ -72,7 +72,7 @@ def beam(
     """
     check_options(size=size, length_penalty=length_penalty, best=best)
     lengths = (source != PAD).sum(1).tolist()
-    limits = [longest if isinstance(longest, int) else longest(length) for length in lengths]
+    limits = [max_length if isinstance(max_length, int) else max_length(length) for length in lengths]
     if min(limits, default=1) < 1:
         raise UserError(f"longest={min(limits)}; a translation must be allowed at least 1 token")
     limit = torch.tensor(limits, device=source.device).clamp(max=model.positions - 1)  # START is read too
@@ -109,11 +109,11 @@ class _Live:
 class _Pool:
     """Finished hypotheses of every sentence: ``size`` places, filled from the left."""
 
-    def __init__(self, sentences: int, size: int, longest: int, device: torch.device) -> None:
+    def __init__(self, sentences: int, size: int, max_length: int, device: torch.device) -> None:
         self.count = torch.zeros(sentences, dtype=torch.long, device=device)
         self.score = torch.full((sentences, size), NEVER, device=device, dtype=torch.float64)
         self.length = torch.zeros(sentences, size, dtype=torch.long, device=device)
-        self.tokens = torch.zeros(sentences, size, longest, dtype=torch.long, device=device)
+        self.tokens = torch.zeros(sentences, size, max_length, dtype=torch.long, device=device)
 
     def add(self, ending: Bool[Tensor, "N K"], score: Float[Tensor, "N K"], tokens: Int[Tensor, "E t"]) -> None:
         """Take those that end, with their final scores; ``tokens`` are theirs, in the order of ``nonzero``."""
@@ -186,18 +186,18 @@ def _continuations(
     return live.score[:, None] + (logits - total), ids
 
 
-def check_options(*, size: int, length_penalty: float, best: int, vocabulary: int | None = None) -> None:
+def check_options(*, size: int, length_penalty: float, best: int, vocab_size: int | None = None) -> None:
     """Raise UserError naming the option that is out of range, and what would work."""
     if size < 1:
         raise UserError(f"beam={size}; it must be at least 1, which is greedy")
-    if vocabulary is not None:
-        _check_vocabulary(size, vocabulary)
+    if vocab_size is not None:
+        _check_vocabulary(size, vocab_size)
     if not 0 <= length_penalty < torch.inf:
         raise UserError(f"length_penalty={length_penalty}; it must be at least 0, which is none")
     if not 1 <= best <= size:
         raise UserError(f"n_best={best}; it must be at least 1 and at most the beam, which is {size}")
 
 
-def _check_vocabulary(size: int, vocabulary: int) -> None:
-    if size > vocabulary:
-        raise UserError(f"beam={size} is larger than the vocabulary of {vocabulary} tokens; use at most {vocabulary}")
+def _check_vocabulary(size: int, vocab_size: int) -> None:
+    if size > vocab_size:
+        raise UserError(f"beam={size} is larger than the vocabulary of {vocab_size} tokens; use at most {vocab_size}")

@@ -16,7 +16,7 @@ from triptych.models.embeddings import TokenEmbedding
 class CharLM(nn.Module):
     """Pre-norm decoder-only transformer (as GPT-2, Radford et al. 2019).
 
-    vocabulary: number of characters. context: the most positions it attends over.
+    vocab_size: number of characters. context: the most positions it attends over.
     positions: "rotary" (turned into queries and keys) or "learned" (added to the embeddings).
     kv_heads: heads of keys and values, shared by groups of query heads; None for as many as ``heads``.
     tied: predict with the embedding's own matrix.
@@ -29,7 +29,7 @@ class CharLM(nn.Module):
     def __init__(
         self,
         *,
-        vocabulary: int,
+        vocab_size: int,
         context: int,
         depth: int,
         width: int,
@@ -50,7 +50,7 @@ class CharLM(nn.Module):
         learned = positions == "learned"
         check_heads(width, heads, heads if kv_heads is None else kv_heads, even=not learned)
         self.context = context
-        self.embedding = TokenEmbedding(vocabulary=vocabulary, width=width, positions=context if learned else None)
+        self.embedding = TokenEmbedding(vocab_size=vocab_size, width=width, positions=context if learned else None)
         rotary = None if learned else Rotary(head_size=width // heads, positions=context)
         self.blocks = nn.ModuleList(
             Block(
@@ -69,7 +69,7 @@ class CharLM(nn.Module):
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(width, bias=False)
-        self.predict = nn.Linear(width, vocabulary, bias=False)
+        self.predict = nn.Linear(width, vocab_size, bias=False)
         initialise(self)
         if tied:
             self.predict.weight = self.embedding.token.weight

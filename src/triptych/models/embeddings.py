@@ -11,9 +11,9 @@ from triptych.models.cbam import ChannelThenSpace
 class TokenEmbedding(nn.Module):
     """Token vectors, plus learned position vectors when ``positions`` (how many there are) is given."""
 
-    def __init__(self, *, vocabulary: int, width: int, positions: int | None) -> None:
+    def __init__(self, *, vocab_size: int, width: int, positions: int | None) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
+        self.token = nn.Embedding(vocab_size, width)
         self.position = nn.Embedding(positions, width) if positions is not None else None
 
     def forward(self, tokens: Int[Tensor, "B T"], offset: int = 0) -> Float[Tensor, "B T C"]:

@@ -23,7 +23,7 @@ SCORES = ("none", "additive", "dot", "general")
 class RNNTranslator(nn.Module):
     """Bidirectional GRU encoder, GRU decoder (Cho et al. 2014, arXiv 1406.1078), attention between them.
 
-    vocabulary: tokens, the same for source and target. positions: the longest source, and the longest target, in
+    vocab_size: tokens, the same for source and target. positions: the longest source, and the longest target, in
         tokens; a recurrence sets no limit of its own, so this only tells decoding where to stop.
     depth: GRU layers of the encoder, and of the decoder. width: of everything; each encoder direction has half.
     score: how the decoder's state meets the encoder's. "additive" (Bahdanau et al. 2015, arXiv 1409.0473), "dot" or
@@ -44,7 +44,7 @@ class RNNTranslator(nn.Module):
     def __init__(
         self,
         *,
-        vocabulary: int,
+        vocab_size: int,
         positions: int,
         depth: int,
         width: int,
@@ -60,11 +60,11 @@ class RNNTranslator(nn.Module):
             raise UserError(f"model.width={width}; it must be even, for the encoder's two directions")
         if score not in SCORES:
             raise UserError(f"model.score={score} is not known; use {', '.join(SCORES[:-1])} or {SCORES[-1]}")
-        self.vocabulary, self.positions, self.depth = vocabulary, positions, depth
+        self.vocab_size, self.positions, self.depth = vocab_size, positions, depth
         self.scale = width**0.5
-        self.source_embedding = TokenEmbedding(vocabulary=vocabulary, width=width, positions=None)
+        self.source_embedding = TokenEmbedding(vocab_size=vocab_size, width=width, positions=None)
         self.target_embedding = (
-            self.source_embedding if tied else TokenEmbedding(vocabulary=vocabulary, width=width, positions=None)
+            self.source_embedding if tied else TokenEmbedding(vocab_size=vocab_size, width=width, positions=None)
         )
         self.dropout = Dropout(dropout)
         self.encoder = nn.GRU(
@@ -72,7 +72,7 @@ class RNNTranslator(nn.Module):
         )
         self.bridge = nn.Linear(width, width)
         self.decoder = RecurrentDecoder(width=width, depth=depth, score=score, dropout=dropout, attention=attention)
-        self.predict = nn.Linear(width, vocabulary, bias=False)
+        self.predict = nn.Linear(width, vocab_size, bias=False)
         initialise(self)
         for linear in (self.bridge, self.decoder.combine):
             nn.init.xavier_uniform_(linear.weight)  # 0.02 suits a residual stream, and there is none

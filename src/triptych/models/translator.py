@@ -23,7 +23,7 @@ PAD, START, END, UNKNOWN = range(4)
 class Translator(nn.Module):
     """Encoder-decoder with cross-attention (Vaswani et al. 2017, arXiv 1706.03762), pre-norm (arXiv 2002.04745).
 
-    vocabulary: tokens, the same for source and target. positions: the longest source, and the longest target, that it
+    vocab_size: tokens, the same for source and target. positions: the longest source, and the longest target, that it
         takes, in tokens.
     positional: "rotary" (queries and keys of self-attention are turned; cross-attention has no positions, since two
         sequences share none), "learned" or "sinusoidal" (added to the embeddings).
@@ -42,7 +42,7 @@ class Translator(nn.Module):
     def __init__(
         self,
         *,
-        vocabulary: int,
+        vocab_size: int,
         positions: int,
         encoder_depth: int,
         decoder_depth: int,
@@ -65,11 +65,11 @@ class Translator(nn.Module):
         turned = positional == "rotary"
         kv_heads = heads if kv_heads is None else kv_heads
         check_heads(width, heads, kv_heads, even=turned, rotary="model.positional=rotary")
-        self.vocabulary, self.positions = vocabulary, positions
+        self.vocab_size, self.positions = vocab_size, positions
         self.scale = width**0.5
-        self.source_embedding = TokenEmbedding(vocabulary=vocabulary, width=width, positions=None)
+        self.source_embedding = TokenEmbedding(vocab_size=vocab_size, width=width, positions=None)
         self.target_embedding = (
-            self.source_embedding if tied else TokenEmbedding(vocabulary=vocabulary, width=width, positions=None)
+            self.source_embedding if tied else TokenEmbedding(vocab_size=vocab_size, width=width, positions=None)
         )
         self.source_position = self._positions(positional, width)
         self.target_position = self._positions(positional, width)
@@ -95,7 +95,7 @@ class Translator(nn.Module):
         )
         self.encoder_norm = nn.LayerNorm(width, bias=False)
         self.decoder_norm = nn.LayerNorm(width, bias=False)
-        self.predict = nn.Linear(width, vocabulary, bias=False)
+        self.predict = nn.Linear(width, vocab_size, bias=False)
         initialise(self)
         for table in (self.source_position, self.target_position):
             if isinstance(table, nn.Embedding):  # as large as the tokens that it is added to

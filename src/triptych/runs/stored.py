@@ -17,6 +17,12 @@ MOVED = {
     "triptych.tasks.schedules.warmup_stable_decay": "triptych.training.schedules.warmup_stable_decay",
 }
 """What version 1 called things, and what they are called now."""
+RENAMED = {
+    "data.vocabulary": "data.vocab_size",
+    "data.longest": "data.max_length",
+    "data.ratio": "data.max_length_ratio",
+}
+"""Settings up to version 2, and what they are called now."""
 KEY = "settings_version"  # in a stored config.yaml; where it is missing, version 1
 
 
@@ -62,5 +68,14 @@ def _to_2(config: DictConfig) -> None:
         task.setdefault("bleu_tokenizer", "auto")
 
 
-STEPS: tuple[Callable[[DictConfig], None], ...] = (_to_2,)
+def _to_3(config: DictConfig) -> None:
+    """Settings have the field's own names."""
+    for old, new in RENAMED.items():
+        part, _, name = old.rpartition(".")
+        node = OmegaConf.select(config, part)
+        if isinstance(node, DictConfig) and name in node:
+            node[new.rpartition(".")[2]] = node.pop(name)
+
+
+STEPS: tuple[Callable[[DictConfig], None], ...] = (_to_2, _to_3)
 """What leads from each version to the next; the first from version 1 to 2."""

@@ -23,9 +23,9 @@ class Trial:
     def __init__(self, folder: SweepFolder, number: int) -> None:
         self.folder, self.number = folder, number
 
-    def callback(self, run: RunFolder) -> "Progress":
+    def callback(self, run: RunFolder) -> "PruningCallback":
         """What the run's trainer needs."""
-        return Progress(self.folder, self.number, run)
+        return PruningCallback(self.folder, self.number, run)
 
 
 def trial_of(config: DictConfig) -> Trial | None:
@@ -47,7 +47,7 @@ def trial_of(config: DictConfig) -> Trial | None:
     return trial
 
 
-class Progress(pl.Callback):
+class PruningCallback(pl.Callback):
     """Notes the run in ``sweep.json``; in a search, reports every validation to Optuna and raises Pruned if told to."""
 
     def __init__(self, folder: SweepFolder, number: int, run: RunFolder) -> None:

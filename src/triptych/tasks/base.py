@@ -62,11 +62,11 @@ class Task(pl.LightningModule, ABC):
         self.split_loss = nn.ModuleDict({split: MeanLoss() for split in ("val", "test")})
 
     @abstractmethod
-    def answer(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
+    def logits(self, model: Callable[..., Tensor], batch: Any) -> Tensor:
         """What ``model`` says to a batch: this task's model, its compiled copy, or the copy that maps are taken of."""
 
     @abstractmethod
-    def loss(self, answer: Tensor, batch: Any) -> tuple[Tensor, int]:
+    def loss(self, logits: Tensor, batch: Any) -> tuple[Tensor, int]:
         """Mean loss of a batch, and over how many it is the mean."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Task(pl.LightningModule, ABC):
         """A person's input as examples to take maps of. Raises UserError when it is none."""
         raise UserError(f"maps=true: task={self.name} draws no maps of an input")
 
-    def outcome(self, answer: Tensor, probe: Probe) -> str | None:
+    def outcome(self, logits: Tensor, probe: Probe) -> str | None:
         """What the model made of a probe, in words, for its maps; None where there is nothing short to say."""
         return None
 
@@ -94,11 +94,11 @@ class Task(pl.LightningModule, ABC):
         """Something for a person to judge the model by: what it was given, and what it made of it."""
 
     @abstractmethod
-    def respond(self, data: Any, given: str, *args: Any, **options: Any) -> Iterator[str]:
+    def predict(self, data: Any, given: str, *args: Any, **options: Any) -> Iterator[str]:
         """The model's answer to a person's input, piece by piece."""
 
     def pieces(self, given: str) -> int | None:
-        """How many pieces ``respond`` will give, where that is known and worth a progress bar."""
+        """How many pieces ``predict`` will give, where that is known and worth a progress bar."""
         return None
 
     def check_sample(self, **options: Any) -> None:
@@ -126,7 +126,7 @@ class Task(pl.LightningModule, ABC):
         self._counts.append(batch.seen_by_all)
 
     def training_step(self, batch: Any, index: int) -> Tensor:
-        loss, _ = self.loss(self.answer(self.running, batch), batch)
+        loss, _ = self.loss(self.logits(self.running, batch), batch)
         self.seen += batch.seen_by_all
         # Processes average their gradients: so weighted, that is the mean over the whole batch, not a mean of means.
         return loss if batch.share == 1.0 else loss * batch.share
@@ -155,14 +155,14 @@ class Task(pl.LightningModule, ABC):
         self._evaluate("test", batch)
 
     def _evaluate(self, split: str, batch: Any) -> None:
-        answer = self.answer(self.model, batch).double()
+        logits = self.logits(self.model, batch).double()
         if batch.share == 0.0:
             return  # another process counts it
-        loss, count = self.loss(answer, batch)
+        loss, count = self.loss(logits, batch)
         self.mean_loss(split).update(loss, count)
-        self.evaluated(split, answer, batch)
+        self.evaluated(split, logits, batch)
 
-    def evaluated(self, split: str, answer: Tensor, batch: Any) -> None:
+    def evaluated(self, split: str, logits: Tensor, batch: Any) -> None:
         """Measure more of an evaluation batch than its loss; ``log_split`` logs it."""
         return
 

@@ -26,13 +26,13 @@ class CharLMTask(Task):
     data_class, model_classes = CharacterData, (CharLM,)
     model: CharLM
 
-    def answer(self, model: Callable[..., Tensor], batch: TextBatch) -> Tensor:
+    def logits(self, model: Callable[..., Tensor], batch: TextBatch) -> Tensor:
         """Logits B T V of every next character."""
         return model(batch.tokens)
 
-    def loss(self, answer: Tensor, batch: TextBatch) -> tuple[Tensor, int]:
+    def loss(self, logits: Tensor, batch: TextBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per character, over all characters of the batch."""
-        loss = F.cross_entropy(upcast(answer).flatten(0, 1), batch.targets.flatten())
+        loss = F.cross_entropy(upcast(logits).flatten(0, 1), batch.targets.flatten())
         return loss, batch.targets.numel()
 
     def log_split(self, split: str) -> None:
@@ -51,7 +51,7 @@ class CharLMTask(Task):
     def sample(self, data: CharacterData, *, length: int, temperature: float) -> tuple[str, str]:
         """A prompt from the validation text and ``length`` characters that continue it, the same draw every time."""
         prompt = data.prompt()
-        text = self.respond(data, prompt, length=length, temperature=temperature, top_k=None, top_p=None, seed=0)
+        text = self.predict(data, prompt, length=length, temperature=temperature, top_k=None, top_p=None, seed=0)
         return prompt, "".join(text)
 
     def check_sample(self, *, length: int, temperature: float) -> None:  # type: ignore[override]
@@ -65,7 +65,7 @@ class CharLMTask(Task):
         """The input as the model reads it: a character that it never saw shows as what replaces it."""
         return data.tokenizer.decode(data.tokenizer.encode(given))
 
-    def respond(
+    def predict(
         self,
         data: CharacterData,
         given: str,

@@ -49,7 +49,7 @@ class TranslationTask(Task):
         if not 0 <= label_smoothing < 1:
             raise UserError(f"task.label_smoothing={label_smoothing}; it must be in 0 <= label_smoothing < 1")
         try:
-            check_options(size=beam, length_penalty=length_penalty, best=1, vocabulary=self.model.vocabulary)
+            check_options(size=beam, length_penalty=length_penalty, best=1, vocab_size=self.model.vocab_size)
         except UserError as error:
             raise UserError(f"task.{error}") from error
         check_tokenizer(bleu_tokenizer)
@@ -58,17 +58,17 @@ class TranslationTask(Task):
         self._written: dict[int, str] = {}  # row of the split that is being evaluated -> its translation
         self._seconds = 0.0  # that they took
 
-    def answer(self, model: Callable[..., Tensor], batch: TranslationBatch) -> Tensor:
+    def logits(self, model: Callable[..., Tensor], batch: TranslationBatch) -> Tensor:
         """Logits B T V of every next target token, the reference being read."""
         return model(batch.source, batch.target)
 
-    def loss(self, answer: Tensor, batch: TranslationBatch) -> tuple[Tensor, int]:
+    def loss(self, logits: Tensor, batch: TranslationBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per real target token; smoothed in training only."""
         smoothing = self.label_smoothing if self.training else 0.0
-        logits, expected = answer.flatten(0, 1), batch.expected.flatten()
+        logits, expected = logits.flatten(0, 1), batch.expected.flatten()
         return cross_entropy(logits, expected, ignored=PAD_ID, label_smoothing=smoothing), batch.seen
 
-    def evaluated(self, split: str, answer: Tensor, batch: TranslationBatch) -> None:
+    def evaluated(self, split: str, logits: Tensor, batch: TranslationBatch) -> None:
         data: TranslationData = self.trainer.datamodule  # type: ignore[attr-defined]
         size = self.beam if split == "test" else 1
         started = time.perf_counter()
@@ -130,14 +130,14 @@ class TranslationTask(Task):
         if sentences < 1:
             raise UserError(f"sample.sentences={sentences}; it must be at least 1")
 
-    def respond(
+    def predict(
         self, data: TranslationData, given: str, *, beam: int, length_penalty: float, n_best: int
     ) -> Iterator[str]:
         """The translation of every line of ``given``, or of the file that it names; an empty line stays one.
 
         n_best: above 1, so many translations of each line, each with its score.
         """
-        check_options(size=beam, length_penalty=length_penalty, best=n_best, vocabulary=self.model.vocabulary)
+        check_options(size=beam, length_penalty=length_penalty, best=n_best, vocab_size=self.model.vocab_size)
         lines = lines_of(given)
         for start in range(0, len(lines), TOGETHER):
             part = lines[start : start + TOGETHER]
@@ -159,7 +159,7 @@ class TranslationTask(Task):
                 yield ("\n" if start + offset else "") + shown
 
     def pieces(self, given: str) -> int | None:
-        """How many pieces ``respond`` gives: lines."""
+        """How many pieces ``predict`` gives: lines."""
         return len(lines_of(given))
 
     @torch.inference_mode()

@@ -45,19 +45,19 @@ class ViTTask(Task):
         self.measured = nn.ModuleDict({split: _metrics(self.model.predict.out_features) for split in ("val", "test")})
         self._confusion: Tensor | None = None
 
-    def answer(self, model: Callable[..., Tensor], batch: ImageBatch) -> Tensor:
+    def logits(self, model: Callable[..., Tensor], batch: ImageBatch) -> Tensor:
         """Logits B K of the classes."""
         return model(batch.images)
 
-    def loss(self, answer: Tensor, batch: ImageBatch) -> tuple[Tensor, int]:
+    def loss(self, logits: Tensor, batch: ImageBatch) -> tuple[Tensor, int]:
         """Mean cross-entropy in nats per image; smoothed in training only."""
         smoothing = self.label_smoothing if self.training else 0.0
-        logits = upcast(answer)
+        logits = upcast(logits)
         labels = batch.labels.to(logits.dtype) if batch.labels.is_floating_point() else batch.labels
         return F.cross_entropy(logits, labels, label_smoothing=smoothing), len(batch.images)
 
-    def evaluated(self, split: str, answer: Tensor, batch: ImageBatch) -> None:
-        self._metrics(split).update(answer, batch.labels)
+    def evaluated(self, split: str, logits: Tensor, batch: ImageBatch) -> None:
+        self._metrics(split).update(logits, batch.labels)
 
     def log_split(self, split: str) -> None:
         metrics = self._metrics(split)
@@ -95,9 +95,9 @@ class ViTTask(Task):
         labels = {**probe.labels, "positions": self.model.labels}
         return dataclasses.replace(probe, labels=labels, grid=self.model.grid)
 
-    def outcome(self, answer: Tensor, probe: Probe) -> str:
+    def outcome(self, logits: Tensor, probe: Probe) -> str:
         """The true class, where it is known, and the predicted one with its probability."""
-        return _in_words(answer, probe, top=1)
+        return _in_words(logits, probe, top=1)
 
     def sample(self, data: ImageData, *, images: int, top: int) -> tuple[str, str]:
         """What the model says to a few fixed validation images, one line each."""
@@ -112,7 +112,7 @@ class ViTTask(Task):
             if number < 1:
                 raise UserError(f"sample.{name}={number}; it must be at least 1")
 
-    def respond(self, data: ImageData, given: str, *, top: int) -> Iterator[str]:
+    def predict(self, data: ImageData, given: str, *, top: int) -> Iterator[str]:
         """One line per picture: its file and the ``top`` likeliest classes with their probabilities."""
         if top < 1:
             raise UserError(f"top={top}; it must be at least 1")
@@ -121,7 +121,7 @@ class ViTTask(Task):
 
     @torch.inference_mode()
     def _look(self, probe: Probe) -> Tensor:
-        return self.answer(self.model, self.transfer_batch_to_device(probe.batch, self.device, 0))
+        return self.logits(self.model, self.transfer_batch_to_device(probe.batch, self.device, 0))
 
     def _metrics(self, split: str) -> MetricCollection:
         return cast(MetricCollection, self.measured[split])
@@ -142,10 +142,10 @@ def _metrics(classes: int) -> MetricCollection:
     return MetricCollection(measured, compute_groups=False)
 
 
-def _in_words(answer: Tensor, probe: Probe, *, top: int) -> str:
+def _in_words(logits: Tensor, probe: Probe, *, top: int) -> str:
     """The label, if the probe has one, and the ``top`` likeliest classes: "label 7, predicted 7 (0.982), 1 (0.011)"."""
     classes = probe.labels["classes"]
-    probability = answer[0].detach().float().softmax(-1)
+    probability = logits[0].detach().float().softmax(-1)
     best = probability.topk(min(top, len(classes)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     predicted = ", ".join(f"{classes[place]} ({share:.3f})" for place, share in pairs)

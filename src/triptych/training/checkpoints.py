@@ -43,7 +43,7 @@ def diverged(trainer: pl.Trainer, what: str) -> Diverged:
     """What to tell the user: what is not a number, when, at which learning rate, and what is left."""
     rates = sorted({group["lr"] for group in trainer.optimizers[0].param_groups}, reverse=True)
     checkpoints = trainer.checkpoint_callback
-    saved = isinstance(checkpoints, Checkpoints) and (checkpoints.folder / "last.ckpt").exists()
+    saved = isinstance(checkpoints, CheckpointCallback) and (checkpoints.folder / "last.ckpt").exists()
     return Diverged(
         f"training diverged: {what} at step {trainer.global_step}, learning rate "
         f"{', '.join(f'{rate:.3g}' for rate in rates)}; "
@@ -52,8 +52,19 @@ def diverged(trainer: pl.Trainer, what: str) -> Diverged:
     )
 
 
+CALLBACKS = {"Live": "ProgressCallback", "Averaged": "EMACallback", "Checkpoints": "CheckpointCallback"}
+"""What version 0.1.0 called the callbacks whose state checkpoints hold, and what they are called now."""
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Checkpoints that replace their predecessor only once they are complete on disk."""
+
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> Any:
+        """What was saved, callbacks' state under today's names: Lightning looks for it by the class's."""
+        checkpoint = super().load_checkpoint(path, *args, **options)
+        states = checkpoint.get("callbacks", {})
+        checkpoint["callbacks"] = {CALLBACKS.get(name, name): state for name, state in states.items()}
+        return checkpoint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         buffer = io.BytesIO()
@@ -66,7 +77,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             os.fsync(file.fileno())
 
 
-class Checkpoints(Checkpoint):
+class CheckpointCallback(Checkpoint):
     """Keeps ``best.ckpt`` (by a validation metric) and ``last.ckpt``, and turns signals into a clean stop.
 
     folder: where they go. metric, mode: what "best" means. every_n_steps: parameter updates between two ``last``;

@@ -7,7 +7,7 @@ from torch import Tensor
 from triptych.attention.naive import upcast
 
 
-class Averaged(WeightAveraging):
+class EMACallback(WeightAveraging):
     """Lightning's average of the weights (Polyak and Juditsky 1992), updated at every step.
 
     decay: of the average per update, between 0 and 1; it spans about ``1 / (1 - decay)`` updates. After n updates it is

@@ -32,7 +32,7 @@ def is_finite(parameter: torch.Tensor) -> bool:
     return bool(torch.isfinite(mine).all())
 
 
-class Whole(pl.Callback):
+class GatherCallback(pl.Callback):
     """Puts a split model together in every process while it is looked at, and splits it again to train on.
 
     The first callback: those after it draw maps and samples in rank 0 alone, and decode sentences of different lengths

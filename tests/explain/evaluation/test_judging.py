@@ -85,14 +85,14 @@ def test_the_fall_of_a_silenced_head_and_a_changed_layer_is_by_intervention() ->
     subject, (task, _) = subject_of("vit", 3), task_and_data("vit")
     rows = torch.arange(3)
     with probing(task.model) as model:
-        clean = subject.answer(model).softmax(-1)
+        clean = subject.logits(model).softmax(-1)
         heads = {each.name: each for each in interventions.ablate_heads(model, subject)}
         layers = {(each.kind, each.name): each for each in interventions.layers_changed(model, subject, seed=0)}
         site = sites(model)[1].name
         with intervene(model, lambda weights, _: weights * 0, layers=[site], heads=[1]):
-            silenced = subject.answer(model).softmax(-1)
+            silenced = subject.logits(model).softmax(-1)
         with intervene(model, lambda weights, _: torch.full_like(weights, 1 / 17), layers=[site]):
-            even = subject.answer(model).softmax(-1)
+            even = subject.logits(model).softmax(-1)
     fall = (clean - silenced)[rows, subject.target]
     assert len(heads) == 4
     assert torch.allclose(heads["layer 1, head 1"].fall, fall, atol=1e-6)

@@ -23,7 +23,7 @@ TOKENS = torch.randint(0, 11, (6, 9), generator=torch.Generator().manual_seed(3)
 def charlm() -> CharLM:
     torch.manual_seed(0)
     model = CharLM(
-        vocabulary=11,
+        vocab_size=11,
         context=16,
         depth=2,
         width=16,

@@ -9,7 +9,7 @@ from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.errors import UserError
 from triptych.explain.alignment.alignment import Choice
-from triptych.explain.evidence import look
+from triptych.explain.evidence import collect_evidence
 from triptych.explain.methods.registry import METHODS, Method, chosen
 from triptych.explain.targets import PairSubject, Subject
 
@@ -26,10 +26,10 @@ def defined(name: str, *more: str) -> tuple[Any, Subject, Sequence[Method]]:
 def test_every_method_gives_each_unit_a_finite_score_and_never_looks_at_the_neighbours(name: str) -> None:
     """An example's scores are the same alone as in a batch (random order aside)."""
     model, subject, methods = defined(name)
-    evidence = look(model, subject, gradients=True)
+    evidence = collect_evidence(model, subject, gradients=True)
     last = len(subject) - 1
     alone = subject_alone(subject, last)
-    beside = look(model, alone, gradients=True)
+    beside = collect_evidence(model, alone, gradients=True)
     for method in methods:
         scores = method(evidence, subject)
         assert scores.shape == (len(subject), subject.size), method.name
@@ -53,7 +53,7 @@ def subject_alone(subject: Subject, at: int) -> Subject:
 def test_maps_of_weights_are_the_same_for_every_output_and_maps_with_gradients_are_not(name: str) -> None:
     model, subject, methods = defined(name)
     other = subject.asking(subject.runner_up(model))
-    one, two = (look(model, each, gradients=True) for each in (subject, other))
+    one, two = (collect_evidence(model, each, gradients=True) for each in (subject, other))
     for method in methods:
         if method.needs != "nothing":
             same = torch.equal(method(one, subject), method(two, other))
@@ -62,7 +62,7 @@ def test_maps_of_weights_are_the_same_for_every_output_and_maps_with_gradients_a
 
 def test_rollout_of_an_image_is_the_class_tokens_row_of_the_product() -> None:
     model, subject, _ = defined("vit")
-    evidence = look(model, subject, gradients=False)
+    evidence = collect_evidence(model, subject, gradients=False)
     first, second = ((w.mean(1) + torch.eye(17)) / 2 for w in evidence.stack("blocks"))
     assert torch.allclose(BY_NAME["rollout"](evidence, subject), (second @ first)[:, 0, 1:], atol=1e-6)
     assert torch.allclose(
@@ -72,7 +72,7 @@ def test_rollout_of_an_image_is_the_class_tokens_row_of_the_product() -> None:
 
 def test_without_a_class_token_the_rows_of_the_patches_are_averaged() -> None:
     model, subject, _ = defined("vit", "model.pooling=mean", "model.registers=1")
-    evidence = look(model, subject, gradients=False)
+    evidence = collect_evidence(model, subject, gradients=False)
     expected = evidence.stack("blocks")[1].mean(1)[:, 1:, 1:].mean(1)
     assert torch.allclose(BY_NAME["attention"](evidence, subject), expected, atol=1e-6)
     rows = BY_NAME["flow"](evidence, subject)
@@ -84,7 +84,7 @@ def test_rollout_of_a_translation_goes_through_decoder_cross_and_encoder() -> No
     """By hand: each decoder row keeps half, gives half to itself and its past; then the same to the memory."""
     model, subject, _ = defined("translation")
     assert isinstance(subject, PairSubject)
-    evidence = look(model, subject, gradients=False)
+    evidence = collect_evidence(model, subject, gradients=False)
     S, T = subject.source.shape[1], subject.targets.shape[1]
     memory = torch.eye(S).expand(len(subject), S, S)
     for weights in evidence.stack("encoder"):
@@ -100,7 +100,7 @@ def test_rollout_of_a_translation_goes_through_decoder_cross_and_encoder() -> No
 def test_the_chosen_alignment_is_read_where_the_run_chose() -> None:
     model, subject, _ = defined("translation")
     assert isinstance(subject, PairSubject)
-    evidence = look(model, subject, gradients=False)
+    evidence = collect_evidence(model, subject, gradients=False)
     with pytest.raises(UserError, match="only a finished run"):
         BY_NAME["alignment"](evidence, subject)
     subject.choice = Choice(0, "shifted", 1)
@@ -115,7 +115,7 @@ def test_concept_cdam_explains_the_similarity_of_class_tokens() -> None:
     assert "concept_cdam" not in [method.name for method in methods]
     concepts = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     subject.concept = concepts
-    evidence = look(model, subject, gradients=True)
+    evidence = collect_evidence(model, subject, gradients=True)
     scores = BY_NAME["concept_cdam"](evidence, subject)
     subject.concept = concepts * 2
     assert torch.allclose(BY_NAME["concept_cdam"](evidence, subject), 2 * scores, rtol=1e-4, atol=1e-5)

@@ -126,7 +126,7 @@ def place(site: Site) -> str:
 
 @torch.no_grad()
 def _shares(model: nn.Module, subject: Subject) -> Float[Tensor, "B V"]:
-    return subject.answer(model).float().softmax(-1).cpu()
+    return subject.logits(model).float().softmax(-1).cpu()
 
 
 def _asked(subject: Subject, shares: Float[Tensor, "B V"]) -> Float[Tensor, " B"]:

@@ -15,7 +15,7 @@ from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.interventions import InterventionEffect, ablate_heads, layers_changed
 from triptych.explain.evaluation.stability import over_examples
 from triptych.explain.evaluation.verdicts import Judged, Measured
-from triptych.explain.evidence import look, reinitialised
+from triptych.explain.evidence import collect_evidence, reinitialised
 from triptych.explain.methods.registry import Method, chosen
 from triptych.explain.targets import Subject
 
@@ -66,12 +66,12 @@ class Judging:
         self._examples += subject.examples
         self._batches += 1
         probability: Probability = partial(subject.probability, self.model)
-        plain = look(self.model, subject, gradients=False)
-        full = look(self.model, subject, gradients=True)
+        plain = collect_evidence(self.model, subject, gradients=False)
+        full = collect_evidence(self.model, subject, gradients=True)
         self.capture_error = max(self.capture_error, full.error)
         other = subject.asking(subject.runner_up(self.model))
-        beside = look(self.model, other, gradients=True)
-        untrained = look(self.blank, subject, gradients=True) if self.blank is not None else None
+        beside = collect_evidence(self.model, other, gradients=True)
+        untrained = collect_evidence(self.blank, subject, gradients=True) if self.blank is not None else None
         by = verdicts.chance(
             probability,
             len(subject),

@@ -134,12 +134,12 @@ def losses(
         for index, batch in enumerate(batches):
             here = task.transfer_batch_to_device(batch, task.device, 0)
             if without is None:
-                answer = task.answer(model, here)
+                logits = task.logits(model, here)
             else:
                 with ablate(model, without[index], how, means):
-                    answer = task.answer(model, here)
-            for at in range(len(answer)):
-                found.append(float(task.loss(answer[at : at + 1], _only(here, at))[0]))
+                    logits = task.logits(model, here)
+            for at in range(len(logits)):
+                found.append(float(task.loss(logits[at : at + 1], _only(here, at))[0]))
     return torch.tensor(found, dtype=torch.float64)
 
 
