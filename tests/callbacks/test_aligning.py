@@ -1,4 +1,4 @@
-"""Aligning: what masking a word does, where alignments are chosen, and that figures and pictures come from there."""
+"""Alignments: what masking a word does, where alignments are chosen, and that figures and pictures come from there."""
 
 import csv
 import dataclasses

@@ -234,7 +234,7 @@ def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: N
     assert asked == ["a 7", "b 7"]
     assert both.pictures(None, None, 7) == {"a": 7, "b": 7}
     assert [one.name for one in both] == ["a", "b"]  # type: ignore[attr-defined]
-    assert "Aligning" in {type(one).__name__ for one in beside("translation", tmp_path)}
+    assert "AlignmentCallback" in {type(one).__name__ for one in beside("translation", tmp_path)}
     assert "Heads" in {type(one).__name__ for one in beside("charlm", tmp_path)}
 
 

@@ -112,7 +112,7 @@ def test_metrics_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     probability = torch.full((4, 10), 0.1 / 9)
     probability[range(4), predicted] = 0.9
     task.eval()
-    monkeypatch.setattr(task, "answer", lambda model, batch: probability.log())
+    monkeypatch.setattr(task, "logits", lambda model, batch: probability.log())
     task.test_step(ImageBatch(images=torch.zeros(4, 1, 8, 8), labels=labels), 0)
     task.on_test_epoch_end()
     assert logged["test/accuracy"] == 0.75
