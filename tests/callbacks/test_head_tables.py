@@ -235,7 +235,7 @@ def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: N
     assert both.pictures(None, None, 7) == {"a": 7, "b": 7}
     assert [one.name for one in both] == ["a", "b"]  # type: ignore[attr-defined]
     assert "AlignmentCallback" in {type(one).__name__ for one in beside("translation", tmp_path)}
-    assert "Heads" in {type(one).__name__ for one in beside("charlm", tmp_path)}
+    assert "HeadTablesCallback" in {type(one).__name__ for one in beside("charlm", tmp_path)}
 
 
 def test_a_model_without_attention_has_no_table(tmp_path: Path, unchecked: None) -> None:

@@ -47,8 +47,8 @@ def data_on(path: str, **options: object) -> TranslationData:
         "source_locale": "en",
         "target_locale": "fr",
         "vocab_size": 300,
-        "longest": 40,
-        "ratio": 2.0,
+        "max_length": 40,
+        "max_length_ratio": 2.0,
         "identical": "drop",
         "batch_tokens": 80,
         "eval_batch_tokens": 80,
@@ -216,10 +216,10 @@ def test_nothing_to_filter_is_said_and_positions_are_the_longest_allowed(tmp_pat
 
 
 def test_how_long_and_how_unequal_by_hand(tmp_path: Path) -> None:
-    """Every word is a token: longest 12 leaves 11 and the end token; twice as long, and 5 more, is allowed."""
+    """Every word is a token: max_length 12 leaves 11 and the end token; twice as long, and 5 more, is allowed."""
     once = [(f"{word} x", f"{word} y") for word in LETTERS for _ in range(3)]
     train = [*once, ("one " * 11, "one " * 10), ("one " * 12, "one " * 10), ("two", "two " * 7), ("two", "two " * 8)]
-    data = opened(tmp_path, train=train, longest=12)
+    data = opened(tmp_path, train=train, max_length=12)
     assert data.report.filtered["train"] == {"over-long": 1, "unequal": 1}
     assert len(data.texts("train")) == 32
 
@@ -421,16 +421,16 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_split_that_filtering_empties_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"the train split holds no pairs: 60 over-long were filtered, by data\.longest"
+        UserError, match=r"the train split holds no pairs: 60 over-long were filtered, by data\.max_length"
     ):
-        opened(tmp_path, train=[("one two three", "one two three four")] * 60, longest=2)
+        opened(tmp_path, train=[("one two three", "one two three four")] * 60, max_length=2)
     with pytest.raises(UserError, match="the validation split holds no pairs: 2 empty were filtered"):
         opened(tmp_path, held_out=[("", "one"), ("one", "")])
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("longest", 1), ("ratio", 0.5), ("batch_tokens", 39), ("eval_batch_tokens", 39), ("workers", -1)],
+    [("max_length", 1), ("max_length_ratio", 0.5), ("batch_tokens", 39), ("eval_batch_tokens", 39), ("workers", -1)],
 )
 def test_settings_out_of_range_are_named(setting: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"data\.{setting}={value}; it must be at least"):

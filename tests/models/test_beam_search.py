@@ -248,8 +248,8 @@ def test_gradients_and_random_state_are_left_alone() -> None:
         ({"length_penalty": math.nan}, "length_penalty=nan"),
         ({"best": 3}, "n_best=3; it must be at least 1 and at most the beam, which is 2"),
         ({"best": 0}, "n_best=0"),
-        ({"longest": 0}, "longest=0; a translation must be allowed at least 1 token"),
-        ({"longest": lambda length: length - 1}, "longest=0"),
+        ({"max_length": 0}, "max_length=0; a translation must be allowed at least 1 token"),
+        ({"max_length": lambda length: length - 1}, "max_length=0"),
     ],
 )
 def test_options_out_of_range(options: dict, words: str) -> None:

@@ -74,7 +74,7 @@ def beam(
     lengths = (source != PAD).sum(1).tolist()
     limits = [max_length if isinstance(max_length, int) else max_length(length) for length in lengths]
     if min(limits, default=1) < 1:
-        raise UserError(f"longest={min(limits)}; a translation must be allowed at least 1 token")
+        raise UserError(f"max_length={min(limits)}; a translation must be allowed at least 1 token")
     limit = torch.tensor(limits, device=source.device).clamp(max=model.positions - 1)  # START is read too
     pool = _Pool(len(source), size, int(limit.max()) if len(source) else 0, source.device)
     if not len(source):
