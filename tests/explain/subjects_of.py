@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from triptych.explain.evidence import reinitialised
-from triptych.explain.examples import examples
-from triptych.explain.targets import Subject, subjects
+from triptych.explain.targets.registry import Question, examples, subjects
+from triptych.explain.targets.subject import Subject
 
 OVERRIDES = {
     "vit": ("data=digits", "model.patch_size=2", "model.depth=2", "model.width=32", "model.heads=2"),
@@ -87,4 +87,4 @@ def subject_of(name: str, count: int = 3, *more: str, **options: Any) -> Subject
     """The first subject of ``count`` test examples."""
     task, data = task_and_data(name, *more)
     options = {"seed": 0, **options} if name == "translation" else options
-    return subjects(task, data, examples(task, data, "test", count), **options)[0]
+    return subjects(task, data, examples(task, data, "test", count), Question(**options))[0]

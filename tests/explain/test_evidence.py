@@ -7,7 +7,7 @@ from subjects_of import RECURRENT, subject_of, task_and_data
 from triptych.errors import UserError
 from triptych.explain.evidence import collect_evidence, last_norm, logit_of_tokens, reinitialised, stack_names
 from triptych.explain.methods import class_maps
-from triptych.explain.targets import Subject
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import intervene, probing
 
 TASKS = ["vit", "charlm", "translation"]

@@ -15,9 +15,10 @@ from triptych.commands.explain import explain
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.evidence import collect_evidence
-from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
 from triptych.explain.methods.registry import METHODS
+from triptych.explain.targets.images import class_tokens
+from triptych.explain.targets.registry import examples
 from triptych.loggers import publish
 from triptych.maps import record
 from triptych.pictures import explanations as drawn
@@ -189,6 +190,6 @@ def test_a_concept_is_pictures_and_its_map_a_method(tmp_path: Path) -> None:
         Settings(methods=["concept_cdam"], orders=2, points=3, control=False, concept=probes),
     )
     assert [row["name"] for row in found["methods"]] == ["concept_cdam"]
-    tokens = explaining._class_tokens(task, data, probes)
+    tokens = class_tokens(task, probes)
     assert tokens.shape == (3, 32)
     assert isinstance(tokens, torch.Tensor)

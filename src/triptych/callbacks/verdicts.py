@@ -7,10 +7,9 @@ from typing import Any
 import pytorch_lightning as pl
 
 from triptych.data.batches import Probe
-from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings, explain
 from triptych.explain.methods.registry import METHODS
-from triptych.explain.targets import subjects
+from triptych.explain.targets.registry import Question, examples, subjects
 from triptych.loggers import publish
 from triptych.maps.capture import sites
 from triptych.maps.labels import shortened
@@ -41,9 +40,9 @@ class ExplanationsCallback(pl.Callback):
         """Explain and judge, and write it down for the report."""
         if self.examples == 0 or not sites(task.model):
             return
-        probes = examples(task, data, "validation", self.examples, longest=STRETCH)
+        probes = examples(task, data, "validation", self.examples, max_length=STRETCH)
         names = [each.name for each in METHODS if not each.slow and each.name not in AT_LEISURE]
-        first = subjects(task, data, probes[:1], seed=0)[0]
+        first = subjects(task, data, probes[:1], Question(seed=0))[0]
         settings = Settings(
             methods=[each.name for each in METHODS if each.name in names and each.refusal(task.model, first) is None],
             seconds=self.seconds,

@@ -1,5 +1,6 @@
 """`make explain`: what a trained model's maps show of an input or a split, and the tests that stand beside them."""
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,12 @@ from triptych.commands.predict import draw_maps, file_name
 from triptych.config import validate
 from triptych.config.containers import to_dict
 from triptych.data.batches import Probe
-from triptych.data.images import ImageData
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
 from triptych.explain import explaining
 from triptych.explain.alignment.alignment import Choice
-from triptych.explain.examples import examples
 from triptych.explain.explaining import Settings
+from triptych.explain.targets.registry import examples, required_target
 from triptych.inference.loading import Trained, load
 from triptych.maps.capture import sites
 from triptych.pictures import explanations as drawn_explanations
@@ -45,6 +45,7 @@ def explain(config: DictConfig) -> Path:
     trained = load(config.run or "", checkpoint=config.checkpoint)
     if config.attention is not None:
         set_backend(trained.model, config.attention)
+    required_target(trained.task)
     if not sites(trained.model):
         raise UserError(f"run={config.run}: this model has no attention to explain")
     given = None if config.input in (None, "") else str(config.input)
@@ -116,13 +117,13 @@ def _whole(config: DictConfig, name: str, least: int) -> None:
 def _inputs(trained: Trained, given: str, reference: str | None) -> list[Probe]:
     if reference is None:
         return trained.task.inputs(trained.data, given)
-    if trained.task.name != "translation":
+    if "reference" not in inspect.signature(trained.task.inputs).parameters:
         raise UserError(f"reference= says nothing to task={trained.task.name}: it is for translations")
     return trained.task.inputs(trained.data, given, reference=reference)
 
 
 def _with_concept(settings: Settings, trained: Trained, path: str) -> Settings:
-    if not isinstance(trained.data, ImageData):
+    if not required_target(trained.task).takes_concept:
         raise UserError("concept= takes pictures, so it is for task=vit")
     return replace(settings, concept=trained.task.inputs(trained.data, path))
 

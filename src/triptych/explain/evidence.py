@@ -11,7 +11,7 @@ from torch import nn
 from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 from triptych.explain.methods.class_maps import Logit
-from triptych.explain.targets import Subject
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import capture, probing, sites
 from triptych.models.blocks import Block
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from PIL import Image
-from torch import Tensor
 
 from triptych.data.batches import Probe
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.evaluation import verdicts
 from triptych.explain.evaluation.judging import Judging, Scores
 from triptych.explain.methods.registry import METHODS, chosen
-from triptych.explain.targets import PairSubject, Subject, subjects
+from triptych.explain.targets.registry import Question, subjects
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import probing
 from triptych.tasks.base import Task
 
@@ -65,14 +64,15 @@ def explain(
     Raises UserError for a method, an output or an input that the model does not have.
     """
     started = time.perf_counter()
-    seed = None if every_word else settings.seed
+    question = Question(
+        about=settings.about,
+        seed=None if every_word else settings.seed,
+        together=settings.together,
+        choice=choice,
+        concept=settings.concept,
+    )
     with probing(task.model) as model:
-        found = subjects(task, data, probes, about=settings.about, seed=seed, together=settings.together)
-        concept = _class_tokens(task, data, settings.concept) if settings.concept else None
-        for subject in found:
-            subject.concept = concept
-            if isinstance(subject, PairSubject):
-                subject.choice = choice
+        found = subjects(task, data, probes, question)
         judging = Judging(
             model,
             names=settings.methods,
@@ -148,19 +148,3 @@ def _picture(probe: Probe) -> str | None:
     pixels = probe.picture.numpy()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _class_tokens(task: Task, data: Any, probes: Sequence[Probe]) -> Tensor:
-    """The class tokens of pictures (pictures, width), as the last norm puts them out."""
-    found = subjects(task, data, probes)
-    seen: list[Tensor] = []
-    with probing(task.model) as model:
-        handle = model.norm.register_forward_hook(  # type: ignore[union-attr]
-            lambda module, args, output: seen.append(output)
-        )
-        try:
-            for subject in found:
-                subject.logits(model)
-        finally:
-            handle.remove()
-    return torch.cat(seen)

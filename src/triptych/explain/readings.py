@@ -10,7 +10,7 @@ from triptych.explain.evidence import Evidence, Stack, logit_of_tokens
 from triptych.explain.methods import class_maps
 from triptych.explain.methods import relevance as relevances
 from triptych.explain.methods import rollout as rollouts
-from triptych.explain.targets import PairSubject, Subject
+from triptych.explain.targets.subject import Subject
 
 
 def _main(evidence: Evidence) -> Stack:
@@ -27,6 +27,8 @@ def attention(evidence: Evidence, subject: Subject) -> Tensor:
 
 
 def alignment(evidence: Evidence, subject: Subject) -> Tensor:
+    from triptych.explain.targets.pairs import PairSubject  # here: what it imports is an extra
+
     assert isinstance(subject, PairSubject)
     assert subject.choice is not None
     choice = subject.choice

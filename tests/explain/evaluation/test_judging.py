@@ -12,7 +12,7 @@ from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.interventions import InterventionEffect
 from triptych.explain.evaluation.judging import Judging
 from triptych.explain.methods.registry import METHODS, Method
-from triptych.explain.targets import Subject
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import intervene, probing, sites
 
 

@@ -11,7 +11,8 @@ from triptych.errors import UserError
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.evidence import collect_evidence
 from triptych.explain.methods.registry import METHODS, Method, chosen
-from triptych.explain.targets import PairSubject, Subject
+from triptych.explain.targets.pairs import PairSubject
+from triptych.explain.targets.subject import Subject
 
 BY_NAME = {method.name: method for method in METHODS}
 TASKS = ["vit", "charlm", "translation"]

@@ -11,7 +11,7 @@ from triptych.attention.shapes import Float, Tensor
 from triptych.explain.evaluation import faithfulness
 from triptych.explain.evaluation.intervals import Interval
 from triptych.explain.evaluation.verdicts import effect_verdict
-from triptych.explain.targets import Subject
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import Site, intervene, sites
 
 SHUFFLES = 5  # of each layer's weights

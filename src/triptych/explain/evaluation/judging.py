@@ -17,7 +17,7 @@ from triptych.explain.evaluation.stability import over_examples
 from triptych.explain.evaluation.verdicts import Judged, Measured
 from triptych.explain.evidence import collect_evidence, reinitialised
 from triptych.explain.methods.registry import Method, chosen
-from triptych.explain.targets import Subject
+from triptych.explain.targets.subject import Subject
 
 Scores = dict[str, Float[Tensor, "B U"]]
 

@@ -13,9 +13,8 @@ from triptych.attention.shapes import Float, Tensor
 from triptych.errors import UserError
 from triptych.explain import readings
 from triptych.explain.evidence import Evidence, last_norm, stack_names
-from triptych.explain.targets import PairSubject, Subject
+from triptych.explain.targets.subject import Subject
 from triptych.maps.capture import signed
-from triptych.models.vit import ViT
 
 
 @dataclass(frozen=True)
@@ -91,13 +90,13 @@ def _needs_row(model: nn.Module, subject: Subject) -> str | None:
 
 
 def _needs_concept(model: nn.Module, subject: Subject) -> str | None:
-    if not isinstance(model, ViT) or "CLS" not in model.prefix:
+    if not subject.has_class_token:
         return "a concept is a direction of the class token, which vision transformers with model.pooling=cls have"
     return None if subject.concept is not None else "give concept=FOLDER, pictures that show the concept"
 
 
 def _needs_choice(model: nn.Module, subject: Subject) -> str | None:
-    if isinstance(subject, PairSubject) and subject.choice is not None:
+    if subject.choice is not None:
         return None
     return "only a finished run of a translator with cross-attention has chosen where to read an alignment"
 

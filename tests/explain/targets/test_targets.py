@@ -9,9 +9,11 @@ from subjects_of import RECURRENT, subject_of, task_and_data
 
 from triptych.data.tokenizers import PAD_ID, UNKNOWN_ID
 from triptych.errors import UserError
-from triptych.explain import targets as module
-from triptych.explain.examples import examples
-from triptych.explain.targets import ImageSubject, PairSubject, TextSubject, subjects
+from triptych.explain.targets import subject as module
+from triptych.explain.targets.images import ImageSubject
+from triptych.explain.targets.pairs import PairSubject
+from triptych.explain.targets.registry import Question, examples, subjects
+from triptych.explain.targets.texts import TextSubject
 from triptych.maps.capture import probing
 
 TASKS = ["vit", "charlm", "translation"]
@@ -162,8 +164,8 @@ def test_every_word_of_a_sentence_is_an_output_of_its_own() -> None:
     assert subject.examples == ["two plus three is big"] * 5
     output = probe.words["output"]
     assert [output[row] for row in subject.rows.tolist()] == [0, 1, 2, 3, 4]
-    (asked,) = subjects(task, data, [probe], about="drei")
-    (numbered,) = subjects(task, data, [probe], about="2")
+    (asked,) = subjects(task, data, [probe], Question(about="drei"))
+    (numbered,) = subjects(task, data, [probe], Question(about="2"))
     assert isinstance(asked, PairSubject)
     assert isinstance(numbered, PairSubject)
     assert asked.rows.tolist() == numbered.rows.tolist() == subject.rows[2:3].tolist()
