@@ -42,7 +42,13 @@ def composed(name: str, run: Path, *overrides: str, data: bool = True) -> Any:
 
 def test_it_measures_what_it_measured(run: Path) -> None:
     before = json.loads((run / "summary.json").read_text(encoding="utf-8"))["metrics"]
-    assert evaluate(composed("evaluate", run)) == pytest.approx(before, rel=1e-6, abs=1e-6)
+    now = evaluate(composed("evaluate", run))
+    assert now.keys() == before.keys()
+    for name, number in before.items():
+        # This translator was trained for ten updates: its maps are almost even, so which source word a link goes to may
+        # change with the last bits of a machine's arithmetic. Two links of fifty are .04.
+        links = name.partition("/")[2] in ("aer", "alignment_precision", "alignment_recall")
+        assert now[name] == pytest.approx(number, rel=1e-6, abs=0.04 if links else 1e-6), name
 
 
 def test_it_answers_and_draws(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
