@@ -27,6 +27,10 @@ LENGTH_AND_LOGGING = (
 )
 
 
+# What a run's status says once there is nothing left to do, unless it is made longer.
+ENDED = ("finished", "pruned")
+
+
 @dataclass(frozen=True)
 class Resumed:
     """A run that is gone on with: its folder (locked), its configuration, and where it stands."""
@@ -47,15 +51,80 @@ class Resumed:
 
 
 def named(config: DictConfig, task: str) -> Resumed | None:
-    """The run folder that ``resume`` names, locked; None when it names none (null or auto).
+    """The run that ``resume`` names.
 
-    Raises UserError when the folder is no run, belongs to another task, differs in more than length and logging, is
-    being trained, or has nothing left to do.
+    Args:
+        config: of the run that is asked for.
+        task: its name.
+
+    Returns:
+        The run, locked before its configuration and status are read; None when ``resume`` names none (null or auto).
+
+    Raises:
+        UserError: the folder is no run, is being trained, belongs to another task, differs in more than length and
+            logging, has a checkpoint that cannot be read, or has nothing left to do.
     """
     if config.resume in (None, "auto"):
         return None
-    found = folder.existing(config.resume, "resume")
-    stored = found.config("resume")
+    run = folder.existing(config.resume, "resume")
+    if not run.lock():
+        raise UserError(f"resume={config.resume} is being trained by another process; wait for it, or stop it")
+    try:
+        stored = run.config("resume")
+        _check_same(config, stored, task)
+        resumed = _standing(run, stored)
+        if resumed.step >= config.trainer.max_steps and run.summary().get("status") == "finished":
+            raise UserError(
+                f"resume={config.resume} has made its {resumed.step} updates; give a larger trainer.max_steps to go on"
+            )
+    except BaseException:
+        run.release()
+        raise
+    return resumed
+
+
+def newest(config: DictConfig, task: str, fingerprint: str) -> Resumed | None:
+    """For ``resume=auto``: the newest unfinished run of the same configuration and data that no process holds.
+
+    Args:
+        config: of the run that is asked for.
+        task: its name.
+        fingerprint: of its data.
+
+    Returns:
+        The run, locked; None when there is none.
+
+    Raises:
+        UserError: the run's last checkpoint cannot be read.
+    """
+    for run in folder.all_runs(Path(config.runs), task):
+        # Another process passes over a run whose lock is held, however briefly: only a candidate is locked.
+        if _candidate(run, config, fingerprint) is None or not run.lock():
+            continue
+        try:
+            # Whoever held the lock until now may have ended the run since: what counts is read under the lock.
+            stored = _candidate(run, config, fingerprint)
+            if stored is not None:
+                return _standing(run, stored)
+        except BaseException:
+            run.release()
+            raise
+        run.release()
+    return None
+
+
+def _candidate(run: RunFolder, config: DictConfig, fingerprint: str) -> DictConfig | None:
+    """The stored configuration of a run that ``resume=auto`` may go on with; None for another run."""
+    if run.summary().get("status") in ENDED or _fingerprint(run) not in (None, fingerprint):
+        return None
+    try:
+        stored = run.config()
+    except UserError:
+        return None  # killed before its configuration was written
+    return None if folder.differing(config, stored, _ignored(config)) else stored
+
+
+def _check_same(config: DictConfig, stored: DictConfig, task: str) -> None:
     if stored.task.name != task:
         raise UserError(f"resume={config.resume} is a run of task={stored.task.name}, not {task}")
     keys = folder.differing(config, stored, (*_ignored(config), *LENGTH_AND_LOGGING))
@@ -64,50 +133,19 @@ def named(config: DictConfig, task: str) -> Resumed | None:
             f"resume={config.resume}: only the length of training and logging may differ, and these do: "
             f"{', '.join(keys)}; give the run's own settings (its config.yaml), or start a new run"
         )
-    if not found.lock():
-        raise UserError(f"resume={config.resume} is being trained by another process; wait for it, or stop it")
-    try:
-        resumed = _standing(found, stored)
-        if resumed.step >= config.trainer.max_steps and found.summary().get("status") == "finished":
-            raise UserError(
-                f"resume={config.resume} has made its {resumed.step} updates; give a larger trainer.max_steps to go on"
-            )
-    except UserError:
-        found.release()
-        raise
-    return resumed
-
-
-def newest(config: DictConfig, task: str, fingerprint: str) -> Resumed | None:
-    """For ``resume=auto``: the newest unfinished run of the same configuration and data that no process holds."""
-    for found in folder.all_runs(Path(config.runs), task):
-        if found.summary().get("status") in ("finished", "pruned") or _fingerprint(found) not in (None, fingerprint):
-            continue
-        try:
-            stored = found.config()
-        except UserError:
-            continue  # killed before its configuration was written
-        if folder.differing(config, stored, _ignored(config)) or not found.lock():
-            continue
-        try:
-            return _standing(found, stored)
-        except UserError:
-            found.release()
-            raise
-    return None
 
 
 def _ignored(config: DictConfig) -> tuple[str, ...]:
     return (*PATHS, *(key for key in AUTO if OmegaConf.select(config, key) == "auto"))
 
 
-def _fingerprint(found: RunFolder) -> str | None:
-    return found.summary().get("data", {}).get("fingerprint")
+def _fingerprint(run: RunFolder) -> str | None:
+    return run.summary().get("data", {}).get("fingerprint")
 
 
-def _standing(found: RunFolder, stored: DictConfig) -> Resumed:
-    step = folder.checkpoint_contents(found.checkpoint)["global_step"] if found.checkpoint else 0
+def _standing(run: RunFolder, stored: DictConfig) -> Resumed:
+    step = folder.checkpoint_contents(run.checkpoint)["global_step"] if run.checkpoint else 0
     # A killed run had no time to write its summary: what its last checkpoint had cost stands with the metrics.
-    logged = [row.get("seconds", 0.0) for row in metrics_file.read(found.path / "metrics.csv") if row["step"] <= step]
-    seconds = max([float(found.summary().get("fit_seconds") or 0.0), *logged])
-    return Resumed(folder=found, config=stored, step=step, seconds=seconds)
+    logged = [row.get("seconds", 0.0) for row in metrics_file.read(run.path / "metrics.csv") if row["step"] <= step]
+    seconds = max([float(run.summary().get("fit_seconds") or 0.0), *logged])
+    return Resumed(folder=run, config=stored, step=step, seconds=seconds)
