@@ -177,7 +177,7 @@ def test_runs_that_start_in_the_same_second_share_nothing(tmp_path: Path) -> Non
         thread.join()
     assert len({run.path for run in made}) == len(folder.all_runs(tmp_path, "charlm")) == 40
     assert os.readlink(tmp_path / "charlm" / "latest") in {run.path.name for run in made}
-    assert not list((tmp_path / "charlm").glob(".latest-*"))
+    assert not list((tmp_path / "charlm").glob("*.partial"))
     for run in made:
         assert not folder.RunFolder(run.path).lock()
         run.release()

@@ -1,7 +1,10 @@
 """metrics.csv: one row per step, columns that come later, and a file that survives kills and resumes."""
 
 import csv
+import resource
 from pathlib import Path
+
+import pytest
 
 from triptych.runs.metrics_file import MetricsFile, read
 
@@ -66,3 +69,34 @@ def test_a_missing_or_empty_file_has_no_rows(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").touch()
     assert read(tmp_path / "empty.csv") == []
     assert MetricsFile(path=tmp_path / "empty.csv", resumed_at=5).name == "metrics"
+
+
+def test_a_full_disk_leaves_no_half_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    log = MetricsFile(path=path, resumed_at=None)
+    log.log_metrics({"train/loss": 1.0}, 1)
+    log.save()
+    before = path.read_text(encoding="utf-8")
+    log.log_metrics({"train/loss": 2.0}, 2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, limits[1]))  # room for three bytes of the next row
+    try:
+        with pytest.raises(OSError, match="too large"):
+            log.save()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text(encoding="utf-8") == before
+    log.log_metrics({"train/loss": 3.0}, 3)
+    log.save()  # there is room again
+    assert [(row["step"], row["train/loss"]) for row in read(path)] == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_a_file_that_was_removed_meanwhile_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    log = MetricsFile(path=path, resumed_at=None)
+    log.log_metrics({"train/loss": 1.0}, 1)
+    log.save()
+    path.unlink()
+    log.log_metrics({"train/loss": 2.0}, 2)
+    log.save()
+    assert [row["step"] for row in read(path)] == [1, 2]

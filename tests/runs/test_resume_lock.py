@@ -179,3 +179,18 @@ def test_only_a_candidate_is_locked(config: DictConfig, monkeypatch: pytest.Monk
     assert resumed is not None
     assert locked == [wanted.path]
     resumed.folder.release()
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_what_kills_left_beside_the_checkpoints_goes(config: DictConfig, by_name: bool) -> None:
+    run = stored_run(config)
+    left = run.path / "checkpoints" / ".0123456789abcdef.partial"
+    left.write_bytes(b"half a checkpoint")
+    elsewhere = run.path / ".0123456789abcdef.partial"  # a report that another process is writing, perhaps
+    elsewhere.write_bytes(b"half a page")
+    config.resume = str(run.path) if by_name else "auto"
+    resumed = resume.named(config, "charlm") or resume.newest(config, "charlm", "same")
+    assert resumed is not None
+    resumed.folder.release()
+    assert not left.exists()
+    assert elsewhere.exists()

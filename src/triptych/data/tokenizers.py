@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from os import PathLike
+from pathlib import Path
 from typing import TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from triptych.errors import UserError
+from triptych.files import written_whole
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,8 @@ class _LibraryTokenizer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the tokenizer as JSON."""
-        self.tokenizer.save(str(path))
+        with written_whole(Path(path)) as temporary:
+            self.tokenizer.save(str(temporary))
 
     @property
     def size(self) -> int:

@@ -1,7 +1,6 @@
 """The run folder: made so that no two runs share it, locked while a process works in it, read by everyone else."""
 
 import json
-import os
 import platform
 import re
 import secrets
@@ -14,7 +13,7 @@ from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.errors import UserError
-from triptych.files import write_text
+from triptych.files import write_text, written_whole
 from triptych.runs import jsonlines, stored
 
 CONFIG, SUMMARY, LAST, BEST = "config.yaml", "summary.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt"
@@ -109,9 +108,8 @@ def create(runs: Path, task: str) -> RunFolder:
         raise UserError(
             f"runs={runs}: the run folder {parent / name} cannot be made ({error.strerror}); choose another with runs="
         ) from error
-    link = parent / f".latest-{name}"
-    link.symlink_to(name)
-    os.replace(link, parent / "latest")
+    with written_whole(parent / "latest") as link:
+        link.symlink_to(name)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -65,6 +66,8 @@ class MetricsFile(Logger):
         """Bring the file up to date: append, or write it anew where appending cannot say it."""
         if self._written == len(self._rows):
             return
+        if not self.path.exists():
+            self._written = 0
         lines = io.StringIO()
         writer = csv.DictWriter(lines, fieldnames=self._columns, lineterminator="\n")
         if self._written == 0:
@@ -73,13 +76,23 @@ class MetricsFile(Logger):
         if self._written == 0:
             write_text(self.path, lines.getvalue())
         else:
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(lines.getvalue())
+            _append(self.path, lines.getvalue())
         self._written = len(self._rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self.save()
+
+
+def _append(path: Path, lines: str) -> None:
+    """Add lines to a file, all or none: half a row would run into the next one."""
+    size = path.stat().st_size
+    try:
+        with path.open("a", encoding="utf-8", newline="") as file:
+            file.write(lines)
+    except OSError:
+        os.truncate(path, size)
+        raise
 
 
 def read(path: Path) -> list[dict[str, float]]:

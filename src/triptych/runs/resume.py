@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.errors import UserError
+from triptych.files import remove_leftovers
 from triptych.runs import folder, metrics_file
 from triptych.runs.folder import RunFolder
 
@@ -144,6 +145,10 @@ def _fingerprint(run: RunFolder) -> str | None:
 
 
 def _standing(run: RunFolder, stored: DictConfig) -> Resumed:
+    """Where a run stands that this process has locked."""
+    # Each kill in the middle of a save leaves a file of a checkpoint's size. Elsewhere in the folder a report may be
+    # written by a process without the lock.
+    remove_leftovers((run.path / folder.LAST).parent)
     step = folder.checkpoint_contents(run.checkpoint)["global_step"] if run.checkpoint else 0
     # A killed run had no time to write its summary: what its last checkpoint had cost stands with the metrics.
     logged = [row.get("seconds", 0.0) for row in metrics_file.read(run.path / "metrics.csv") if row["step"] <= step]

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from triptych.config.messages import sentence
 from triptych.errors import Requeued
+from triptych.files import write_text
 from triptych.runs.folder import RunFolder
 from triptych.sweeps.plans import ending
 from triptych.sweeps.pruning import Pruned
@@ -54,7 +55,7 @@ class RunTrial:
             said = sentence(error)
             if said is None:  # a bug: the sweep goes on, and the traceback is kept
                 said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                (folder.path / f"trial-{number}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                write_text(folder.path / f"trial-{number}.txt", traceback.format_exc())
             changes = {"status": "failed", "why": said}
         with folder.editing() as record:
             entry = next(trial for trial in record["trials"] if trial["number"] == number)
