@@ -47,8 +47,10 @@ def claim(folder: SweepFolder, plan: Plan, worker: str) -> dict[str, Any] | None
             if run is not None and run.path.is_dir():
                 if not run.lock():
                     continue  # its worker is gone, but the process that trains it lives on
-                run.release()
-                trial.update(ending(run.summary(), record["metric"]))
+                try:
+                    trial.update(ending(run.summary(), record["metric"]))
+                finally:
+                    run.release()
                 if trial["status"] in OVER:
                     continue
             plan.learn(record)

@@ -51,6 +51,15 @@ class SweepFolder:
             yield record
             write_text(self.path / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
+    @contextmanager
+    def concluding(self) -> Iterator[None]:
+        """One process at a time draws the conclusion; not under the lock of the record, since it takes a while.
+
+        What the record says must be read inside: the last process to conclude then sees what all of them did.
+        """
+        with FileLock(self.path / ".conclusion.lock"):
+            yield
+
     def start(self, record: Record) -> Record:
         """Store ``record`` if the sweep is new; return the one that stands there."""
         self.path.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from triptych.explain.evaluation.stability import HEADS_FILE, over_runs
 from triptych.files import write_text
 from triptych.report import compare, run_page
 from triptych.report.final_metrics import SEEDS_FILE
-from triptych.sweeps.record import Record, SweepFolder
+from triptych.sweeps.record import OVER, Record, SweepFolder
 from triptych.sweeps.space import Axis
 
 console = Console(highlight=False, markup=False)
@@ -116,15 +116,24 @@ def keep_seeds(folder: SweepFolder, record: Record) -> None:
 
 
 def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, float]) -> None:
-    """Store and print what came out. base: the words all trials share. Raises UserError when no trial finished."""
-    record = folder.read()
+    """Store and print what came out so far. To be called while the process is `SweepFolder.concluding`.
+
+    Args:
+        folder: of the sweep.
+        base: the words that all trials share.
+        importance: of the options that vary, as shares of 1.
+
+    Raises:
+        UserError: no trial finished, and no other process still runs one.
+    """
+    with folder.editing() as record:
+        winner = best(record)
+        command = None if winner is None else command_line("train", [*base, *winner[0]], record["task"])
+        record.update(best=command, importance=importance)
     failed = [trial for trial in record["trials"] if trial["status"] == "failed"]
-    winner = best(record)
-    command = None
-    if winner is not None:
-        command = command_line("train", [*base, *winner[0]], record["task"])
-    with folder.editing() as stored:
-        stored.update(best=command, importance=importance)
+    waiting = [trial for trial in record["trials"] if trial["status"] not in OVER]
+    if waiting:
+        console.print(f"other processes still run {len(waiting)} trials of {folder.path}", soft_wrap=True)
     runs = [run for trial in record["trials"] if (run := folder.run(trial)) is not None and run.path.is_dir()]
     if len(runs) > 1:
         try:
@@ -154,6 +163,8 @@ def conclude(folder: SweepFolder, base: Sequence[str], importance: dict[str, flo
     counts = Counter(trial["status"] for trial in record["trials"])
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(record['trials'])} trials: {said}; {steps:,} updates in all; {folder.path}", soft_wrap=True)
+    if winner is None and waiting:
+        return  # whoever runs them draws the conclusion
     if winner is None:
         raise UserError(f"no trial of the sweep finished; the first failure: {failed[0]['why'] if failed else 'none'}")
     console.print(f"best        {record['metric']} {winner[1]:.4f}\n{command}", soft_wrap=True, markup=False)

@@ -4,10 +4,10 @@ Driven directly: the plugin hydra-optuna-sweeper needs Optuna 2.10, whose storag
 does not prune.
 """
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from filelock import FileLock
 
 from triptych.errors import UserError
@@ -28,27 +28,20 @@ class Search:
     """
 
     def __init__(self, folder: SweepFolder, settings: Settings, space: Space, defaults: dict[str, Any]) -> None:
-        optuna = installed()
         self.folder, self.settings = folder, settings
         assert settings.trials is not None
         self.total = settings.trials
         self.axes = dict(space.axes)
         self.distributions = {name: distribution(axis) for name, axis in self.axes.items()}
-        record = folder.read()
-        # Several workers, and one that comes back, must not draw the same numbers.
-        seed = settings.seed + 1000 * len(record["trials"]) + (os.getpid() % 1000 if record["trials"] else 0)
-        if settings.sampler == "tpe":
-            sampler = optuna.samplers.TPESampler(n_startup_trials=settings.startup, seed=seed)
-        else:
-            sampler = optuna.samplers.RandomSampler(seed=seed)
         with folder.editing() as record:
-            self.study = study(folder.path, record, sampler)
+            self.study = study(folder.path, record)
             if not self.study.get_trials(deepcopy=False) and (first := self._first(defaults)):
                 self.study.enqueue_trial(first)
 
     def propose(self, record: Record) -> tuple[int, list[str]] | None:
         if len(record["trials"]) >= self.total:
             return None
+        self.study.sampler = self._sampler(len(record["trials"]))
         trial = self.study.ask(self.distributions)
         return trial.number, [f"{self.axes[name].name}={word(value)}" for name, value in trial.params.items()]
 
@@ -70,6 +63,14 @@ class Search:
         """How much of the differences between finished trials each option explains, from 1 to 0 in all."""
         return importance(self.study)
 
+    def _sampler(self, trial: int) -> "optuna.samplers.BaseSampler":
+        """A sampler whose numbers are those of this trial: no two workers draw the same, nor does one that is back."""
+        samplers = installed().samplers
+        seed = int(np.random.SeedSequence((self.settings.seed, trial)).generate_state(1)[0])
+        if self.settings.sampler == "tpe":
+            return samplers.TPESampler(n_startup_trials=self.settings.startup, seed=seed)
+        return samplers.RandomSampler(seed=seed)
+
     def _first(self, defaults: dict[str, Any]) -> dict[str, Any] | None:
         """The configuration's own values as parameters; None when the space leaves one out."""
         found: dict[str, Any] = {}
@@ -86,7 +87,7 @@ class Search:
         return found
 
 
-def study(path: Path, record: Record, sampler: "optuna.samplers.BaseSampler | None" = None) -> "optuna.Study":
+def study(path: Path, record: Record) -> "optuna.Study":
     """The study in a sweep's folder, with the pruner that the sweep's settings name. May be called in any process."""
     optuna = installed()
     settings = record["settings"]
@@ -105,7 +106,7 @@ def study(path: Path, record: Record, sampler: "optuna.samplers.BaseSampler | No
         storage=storage,
         study_name=STUDY,
         direction="minimize" if record["mode"] == "min" else "maximize",
-        sampler=sampler or optuna.samplers.RandomSampler(),
+        sampler=optuna.samplers.RandomSampler(),  # `Search` gives it another for each trial that it asks for
         pruner=pruners[settings["pruner"]](),
         load_if_exists=True,
     )

@@ -82,15 +82,13 @@ class Sweep(Sweeper):
             again = results.command_line("sweep", arguments, self.config.task.name, resume=str(at.path))
             results.console.print(f"the sweep stopped; to go on: {again}", soft_wrap=True, markup=False)
             raise SystemExit(130)
-        with at.editing() as record:
-            plan.learn(record)
-        waiting = [trial for trial in at.read()["trials"] if trial["status"] not in OVER]
-        if waiting:
-            results.console.print(f"other processes still run {len(waiting)} trials of {at.path}", soft_wrap=True)
-        importance = (
-            plan.importance() if isinstance(plan, Search) else results.grid_importance(at.read(), dict(varied.axes))
-        )
-        results.conclude(at, self._base(varied), importance)
+        with at.concluding():
+            with at.editing() as record:
+                plan.learn(record)
+            importance = (
+                plan.importance() if isinstance(plan, Search) else results.grid_importance(record, dict(varied.axes))
+            )
+            results.conclude(at, self._base(varied), importance)
 
     # ---- before the first trial ----
 
