@@ -30,6 +30,15 @@ HERE = "127.0.0.1"
 PATIENCE = timedelta(minutes=60)  # for one another: rank 0 draws maps while the others wait
 ENDING = 60.0  # seconds that the others have to end by themselves after the last update
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+VARIABLES = (
+    *("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("PL_GLOBAL_SEED", "PL_SEED_WORKERS"),
+)
+"""Environment variables that a group, or Lightning for it, sets: the next run in this process must not see them.
+
+They are put back one by one. The rest of the environment is not ours, and other threads read it meanwhile.
+"""
 
 
 class ProcessGroup:
@@ -60,7 +69,8 @@ class ProcessGroup:
         return _Environment(self)
 
     def __enter__(self) -> "ProcessGroup":
-        self._threads, self._variables = torch.get_num_threads(), dict(os.environ)
+        self._threads = torch.get_num_threads()
+        self._variables = {name: os.environ.get(name) for name in VARIABLES}
         if self.local_size > 1:
             torch.set_num_threads(max(1, self._threads // self.local_size))
             # Lightning would choose another number, and leave it to whatever this process does afterwards.
@@ -74,8 +84,11 @@ class ProcessGroup:
             if dist.is_initialized():
                 dist.destroy_process_group()
             torch.set_num_threads(self._threads)
-            os.environ.clear()
-            os.environ.update(self._variables)
+            for name, value in self._variables.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 class _Environment(LightningEnvironment):
