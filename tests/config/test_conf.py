@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.callbacks.maps import MapsCallback
 from triptych.commands.cli import CONF, FROM_ENVIRONMENT
-from triptych.config import validate
+from triptych.config import messages, validate
 
 FILES = sorted(CONF.rglob("*.yaml"))
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
@@ -84,6 +85,17 @@ def test_every_option_composes_and_names_only_real_arguments(group: str, stem: s
             assert not doubled, f"{part._target_} has defaults for {sorted(doubled)}, and {group}={stem} too"
             positional = {name for name in named if takes[name].kind is not inspect.Parameter.KEYWORD_ONLY}
             assert not positional, f"{part._target_}: {sorted(positional)} should be keyword-only"
+
+
+@pytest.mark.parametrize("mistyped", ["images", "q"])
+def test_what_the_image_data_sets_share_is_no_choice_of_its_own(mistyped: str) -> None:
+    """The shared file alone names no data: a sentence that lists the choices of ``data=`` must not offer it."""
+    with pytest.raises(HydraException) as refused:
+        composed("train", "task=vit", f"data={mistyped}")
+    answer = messages.sentence(refused.value)
+    assert answer is not None
+    assert "image_folder" in answer
+    assert "base" not in answer
 
 
 @pytest.mark.parametrize("task", TASKS)
