@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor, nn
 
 from triptych.attention import Attend, AttentionMask
@@ -186,6 +187,22 @@ def test_class_sensitivity_by_hand() -> None:
     assert class_sensitivity(torch.tensor([1.0, 0, -1]), torch.tensor([1.0, -2, 1])).item() == pytest.approx(1)
 
 
+@given(st.integers(0, 2**32 - 1), st.integers(2, 9))
+def test_class_sensitivity_is_one_minus_scipys_correlation_of_each_pair(seed: int, U: int) -> None:
+    """Maps that are multiples of one another must not leave 0 to 2 by a rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    first, second = torch.randn(2, 3, 4, U, generator=generator)
+    second[0], second[1], second[2, 0] = 3 * first[0] + 1, -first[1], 7.0
+    sensitivity = class_sensitivity(first, second)
+    assert sensitivity.shape == (3, 4)
+    assert ((sensitivity >= 0) & (sensitivity <= 2)).sum() == 11
+    assert math.isnan(sensitivity[2, 0].item())
+    for i, j in ((0, 0), (1, 3), (2, 1)):
+        wanted = 1 - stats.pearsonr(first[i, j].double().numpy(), second[i, j].double().numpy()).statistic
+        assert sensitivity[i, j].item() == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
 def test_a_constant_map_has_no_correlation_but_is_the_same_as_itself() -> None:
     flat = torch.full((3,), 0.1)
     assert class_sensitivity(flat, flat).item() == 0

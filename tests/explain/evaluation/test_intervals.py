@@ -84,6 +84,11 @@ def test_equal_to_scipy(values: list[float]) -> None:
         assert interval.low == pytest.approx(interval.high, abs=1e-6)
 
 
+def test_equal_values_have_an_interval_without_width() -> None:
+    """scipy's own interval around a mean without spread is NaN; seeds that agree to the bit are no unknown."""
+    assert t_interval([0.25, 0.25, 0.25]) == Interval(0.25, 0.25, 0.25, 3)
+
+
 def test_rank_correlation_by_hand() -> None:
     assert rank_correlation([1, 2, 3], [10, 200, 3000]) == pytest.approx(1.0)
     assert rank_correlation([1, 2, 3], [5, 4, -9]) == pytest.approx(-1.0)
@@ -101,6 +106,7 @@ def test_rank_correlation_equals_scipy(pairs: list[tuple[float, float]]) -> None
         assert ours == pytest.approx(stats.spearmanr(first, second).statistic)
 
 
+@pytest.mark.filterwarnings("error")
 def test_rank_correlation_of_a_constant_is_unknown_and_of_two_lengths_refused() -> None:
     assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
     assert math.isnan(rank_correlation([1], [2]))

@@ -145,12 +145,15 @@ def class_sensitivity(scores: Float[Tensor, "*N U"], other: Float[Tensor, "*N U"
 
     Identical maps give 0 even when they are constant; otherwise a constant map has no correlation: NaN.
     """
+    from scipy import stats
+
     first, second = scores.double(), other.double()
-    a, b = (each - each.mean(dim=-1, keepdim=True) for each in (first, second))
-    pearson = ((a * b).sum(dim=-1) / (a.norm(dim=-1) * b.norm(dim=-1))).clamp(-1, 1)
-    unknown = constant(first) | constant(second)
-    sensitivity = (1 - pearson).masked_fill(unknown, torch.nan)
-    return sensitivity.masked_fill((first == second).all(dim=-1), 0.0)
+    sensitivity = torch.full(first.shape[:-1], torch.nan, dtype=torch.float64)
+    known = ~(constant(first) | constant(second)).cpu()
+    if known.any():
+        correlation = stats.pearsonr(first.cpu()[known].numpy(), second.cpu()[known].numpy(), axis=-1).statistic
+        sensitivity[known] = 1 - torch.from_numpy(correlation)
+    return sensitivity.to(scores.device).masked_fill((first == second).all(dim=-1), 0.0)
 
 
 def compactness(scores: Float[Tensor, "*N U"]) -> Float[Tensor, "*N"]:

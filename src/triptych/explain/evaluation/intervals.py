@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 LEVEL = 0.95
 
@@ -67,12 +66,15 @@ def t_interval(values: Sequence[float]) -> Interval:
 
     One value gives its mean and no interval. Raises ValueError without any value.
     """
+    from scipy import stats  # a quarter of a second, which a command that only trains need not wait
+
     numbers = _numbers(values)
     n = len(numbers)
     mean = float(numbers.mean())
     if n == 1:
         return Interval(mean, math.nan, math.nan, 1)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1) * numbers.std(ddof=1)) / math.sqrt(n)
+    # The interval of a mean with error 1, times its error: scipy itself gives NaN where all values are the same.
+    half = float(stats.t.interval(LEVEL, n - 1)[1] * stats.sem(numbers))
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -100,11 +102,13 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
     Raises ValueError for sequences of different lengths.
     """
+    from scipy import stats
+
     if len(first) != len(second):
         raise ValueError(f"rank correlation compares as many values with as many: {len(first)} and {len(second)}")
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan
-    return float(np.corrcoef(stats.rankdata(first), stats.rankdata(second))[0, 1])
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def _numbers(values: Sequence[float]) -> np.ndarray:
