@@ -296,7 +296,7 @@ def test_a_launcher_that_started_another_number(monkeypatch: pytest.MonkeyPatch)
     }.items():
         monkeypatch.setenv(name, str(number))
     with pytest.raises(UserError, match=r"3 processes were started, and trainer\.devices=2 times trainer\.num_nodes=1"):
-        launch.world(2, 1, None, torch.device("cpu"))
+        launch.world(2, 1, None, torch.device("cpu"), entry="triptych.commands.rank")
 
 
 def test_sharding_needs_matrices_in_one_piece(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

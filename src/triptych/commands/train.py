@@ -49,7 +49,7 @@ def train(config: DictConfig) -> RunFolder:
     validate.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
     config.trainer.precision = hardware.full_name(config.trainer.precision)
-    with launch.world(build.processes(config), **build.rendezvous(config)) as world:
+    with launch.world(build.processes(config), **build.rendezvous(config), entry="triptych.commands.rank") as world:
         return join(world) if world.rank else _prepare(config, task_class, world, trial)
 
 

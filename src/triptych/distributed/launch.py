@@ -1,7 +1,7 @@
 """Starting the processes that train one model together, joining those that torchrun or Slurm started, ending them.
 
-The process that a person started is rank 0. It starts the others itself (see ``commands/rank.py``), or finds that a
-launcher has done so. Rank 0 prepares the run and says in which folder; the others join it there.
+The process that a person started is rank 0. It starts the others itself, or finds that a launcher has done so. Rank 0
+prepares the run and says in which folder; the others join it there.
 """
 
 import os
@@ -146,11 +146,20 @@ class Started(_Group):
     """Rank 0, and the others that it starts on this machine.
 
     They end when this process does, however it ends: each holds the reading end of a pipe, and notices.
-    port: where they meet; 0 for a free one. Raises UserError for one that is taken.
+
+    Args:
+        size: how many processes there are, this one counted.
+        port: where they meet; 0 for a free one.
+        entry: the module that each of the others runs, as ``python -m ENTRY RANK SIZE PORT``. It makes a `Joined` of
+            the three numbers. A mistake of the user it writes to stderr as ``triptych: SENTENCE``, and exits with 2.
+
+    Raises:
+        UserError: the port is taken.
     """
 
-    def __init__(self, size: int, port: int) -> None:
+    def __init__(self, size: int, port: int, entry: str) -> None:
         super().__init__(0, size, port)
+        self._entry = entry
         self._others: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
         self._over = threading.Event()
 
@@ -158,7 +167,7 @@ class Started(_Group):
         super().__enter__()
         for rank in range(1, self.size):
             said = tempfile.TemporaryFile()
-            words = [sys.executable, "-m", "triptych.commands.rank", str(rank), str(self.size), str(self.store.port)]
+            words = [sys.executable, "-m", self._entry, str(rank), str(self.size), str(self.store.port)]
             # In a session of their own: a Ctrl-C reaches rank 0 alone, which tells the others.
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
@@ -294,9 +303,10 @@ class External(ProcessGroup):
             self._tell(("failed", str(error)))
 
 
-def world(processes: int, nodes: int, port: int | None, device: torch.device) -> ProcessGroup:
+def world(processes: int, nodes: int, port: int | None, device: torch.device, *, entry: str) -> ProcessGroup:
     """The world of ``trainer.devices`` times ``trainer.num_nodes`` processes, whoever starts them.
 
+    entry: the module that the others run where this process starts them; see `Started`.
     Raises UserError when a launcher has started another number, or a CPU has fewer cores than it is to run processes.
     """
     found = _found()
@@ -313,7 +323,7 @@ def world(processes: int, nodes: int, port: int | None, device: torch.device) ->
         )
     elif processes > 1:
         _check_cores(processes, device)
-        return Started(processes, port or 0)
+        return Started(processes, port or 0, entry)
     else:
         return ProcessGroup()
     _check_cores(processes, device)
