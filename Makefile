@@ -55,6 +55,7 @@ bench: $(ready) ## measure speed on this machine
 test: $(ready) ## style, types and tests; args="-k mask" goes to pytest
 	$(python) -m ruff check
 	$(python) -m ruff format --check
+	$(VENV)/bin/oxlint --deny-warnings src/triptych/report/assets
 	$(python) -m mypy
 	$(python) -m pytest $(words_of_args)
 

@@ -194,7 +194,7 @@
     };
     const place = (event) => {
       const box = canvas.getBoundingClientRect();
-      const part = (at, from, length, count) => Math.max(0, Math.min(count - 1, Math.floor(((at - from) / length) * count)));
+      const part = (to, from, length, count) => Math.max(0, Math.min(count - 1, Math.floor(((to - from) / length) * count)));
       return [part(event.clientY, box.top, box.height, T), part(event.clientX, box.left, box.width, S)];
     };
     canvas.addEventListener("pointermove", (event) => { if (!kept) pointAt(place(event)); });

@@ -1,7 +1,7 @@
 // Every explanation method on one example: light over the patches of a picture, or colour behind the words of a text.
 "use strict";
 (() => {
-  const { $, read, css, stops, option, element, short, fill, shade, ink, onChange } = Page;
+  const { $, read, stops, option, element, short, fill, shade, ink, onChange } = Page;
   const data = read("explained-data");
   if (!data) return;
   const state = { example: null, output: null, method: "all" };
