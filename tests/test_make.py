@@ -104,6 +104,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ready").resolve() / "a folder"
     copy_project(folder)
     executable(folder / ".venv/bin/python", DUMP)
+    executable(folder / ".venv/bin/oxlint", '#!/bin/sh\necho "$*" > linted\n')  # the one tool that is no module
     (folder / ".venv/.ready").write_text(f"{folder}\n")
     return folder
 
@@ -428,3 +429,4 @@ def test_ci_runs_make_test(ready: Path) -> None:
     shutil.copy(ROOT / ".ci/run", ready / ".ci/run")
     subprocess.run(["bash", ".ci/run"], cwd=ready, check=True, capture_output=True)
     assert seen(ready)[0][:2] == ["-m", "pytest"]
+    assert (ready / "linted").read_text() == "--deny-warnings src/triptych/report/assets\n"
