@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from triptych import environment
 from triptych.commands.cli import CONF
 from triptych.errors import Requeued, UserError
 from triptych.runs import folder
@@ -67,11 +68,11 @@ def test_every_launcher_composes_and_says_what_it_needs(name: str, monkeypatch: 
         words = ["task=vit", "sweep=grid", f"hydra/launcher={name}"]
         config = compose("train", overrides=words, return_hydra_config=True)
     target = config.hydra.launcher._target_
-    monkeypatch.setattr(launchers, "find_spec", lambda package: object())
+    monkeypatch.setattr(environment, "find_spec", lambda package: object())
     launchers.check(target)
-    monkeypatch.setattr(launchers, "find_spec", lambda package: None)
+    monkeypatch.setattr(environment, "find_spec", lambda package: None)
     extra = {"parallel": "joblib", "ray_cluster": "ray"}.get(name, "slurm")
-    with pytest.raises(UserError, match=rf'needs the extra: pip install "triptych\[{extra}\]"'):
+    with pytest.raises(UserError, match=rf'needs hydra-\w+-launcher: pip install "triptych\[{extra}\]"'):
         launchers.check(target)
 
 

@@ -230,7 +230,7 @@ def test_a_mistake_stops_before_the_first_trial(swept: Swept, words: tuple[str, 
 def test_without_optuna_a_search_names_the_extra(swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     swept("sweep=lr")
-    assert swept.err == 'triptych: a search needs the extra: pip install "triptych[sweep]"\n'
+    assert swept.err == 'triptych: a search needs optuna: pip install "triptych[sweep]"\n'
     assert not all_sweeps(swept.runs)
 
 

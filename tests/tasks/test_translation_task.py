@@ -278,7 +278,7 @@ def test_words_are_told_apart_as_the_target_language_needs_it(
 
     analyser, _, without = tokenizer.partition(" or ")
     for installed, wanted in ((True, analyser), (False, without or analyser)):
-        monkeypatch.setattr(metrics, "find_spec", lambda module, there=installed: object() if there else None)
+        monkeypatch.setattr(metrics, "installed", lambda module, there=installed: there)
         assert metrics.tokenizer_for("auto", locale) == wanted
         assert metrics.tokenizer_for("intl", locale) == "intl"
 
@@ -317,7 +317,7 @@ def test_a_tokenizer_that_cannot_be_used_is_refused_before_training(
 ) -> None:
     from triptych.tasks import translation_metrics as metrics
 
-    monkeypatch.setattr(metrics, "find_spec", lambda module: None)
+    monkeypatch.setattr(metrics, "installed", lambda module: False)
     with pytest.raises(UserError, match=f"task.bleu_tokenizer={tokenizer} .*{said}|{said}"):
         built(compose_translation(*TRANSFORMER, f"task.bleu_tokenizer={tokenizer}"))
 

@@ -23,7 +23,7 @@ from triptych.attention import Attend, AttentionMask
 from triptych.callbacks.progress import ProgressCallback
 from triptych.commands.cli import CONF
 from triptych.config import build
-from triptych.environment import silence_lightning
+from triptych.environment import needs, silence_lightning
 from triptych.errors import UserError
 from triptych.explain.methods.rollout import rollout
 from triptych.inference.measuring import measure
@@ -163,10 +163,8 @@ def vit(config: DictConfig, data: Any, device: torch.device) -> list[Row]:
 
     Both eager, then both compiled.
     """
-    try:
+    with needs("bench=vit", "vit_pytorch"):
         from vit_pytorch import ViT as Theirs
-    except ImportError as error:
-        raise UserError("bench=vit needs vit-pytorch: pip install vit-pytorch") from error
     images, labels = torch.randn(128, 3, 32, 32, device=device), torch.randint(10, (128,), device=device)
     ours = _vit()
     sizes = {"dim": 192, "depth": 6, "heads": 6, "dim_head": 32, "mlp_dim": 768}

@@ -14,6 +14,7 @@ from torch import nn
 
 from triptych import hardware
 from triptych.config import validate
+from triptych.environment import needs, require
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task
@@ -45,6 +46,7 @@ def check(config: DictConfig) -> type[Task]:
     Raises UserError otherwise. Touches no data.
     """
     task: type[Task] = get_class(config.task._target_)
+    require(f"task={task.name}", *task.optional_modules)
     for part, expected in (("data", task.data_class), ("model", task.model_classes)):
         chosen = get_class(config[part]._target_)
         if not issubclass(chosen, expected):
@@ -274,10 +276,8 @@ def loggers(config: DictConfig, folder: Path, *, resumed_at: int | None) -> list
 
 
 def _check_wandb(configured: DictConfig) -> None:
-    try:
+    with needs("logger=wandb", "wandb"):
         import wandb
-    except ImportError as error:
-        raise UserError('logger=wandb needs the extra: pip install "triptych[wandb]"') from error
     if configured.mode not in ("auto", "online", "offline"):
         raise UserError(f"logger.wandb.mode={configured.mode}; it must be auto, online or offline")
     if configured.mode == "online" and not _has_account(wandb):
@@ -293,7 +293,8 @@ def _has_account(wandb: Any) -> bool:
 
 
 def _wandb(configured: DictConfig, folder: Path) -> Any:
-    import wandb
+    with needs("logger=wandb", "wandb"):
+        import wandb
 
     _check_wandb(configured)
     chosen = OmegaConf.to_container(configured, resolve=True)

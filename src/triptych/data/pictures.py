@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageFile, ImageOps
 
+from triptych.environment import needs
 from triptych.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ def _deep_values(file: Image.Image, content: bytes, where: str) -> npt.NDArray[n
         raise UserError(
             f"{where} has 16 bits per colour, which can be read from PNG files only: save it as .png, or with 8 bits"
         )
-    from torchvision.io import decode_png  # Pillow reads the upper 8 bits only
+    with needs(f"{where}, a picture with 16 bits per colour,", "torchvision"):  # Pillow reads the upper 8 bits only
+        from torchvision.io import decode_png
 
     channels = decode_png(torch.frombuffer(bytearray(content), dtype=torch.uint8), apply_exif_orientation=True)
     values = channels.movedim(0, -1).numpy()

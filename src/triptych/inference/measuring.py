@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from triptych import hardware
 from triptych.config import build
+from triptych.environment import require
 from triptych.explain.analysis import Analysis
 from triptych.tasks.base import Task
 
@@ -14,6 +15,7 @@ def measure(
     config: DictConfig, task: Task, data: Any, more: Analysis | None
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Every metric over the whole validation and test splits, with the weights that ``task`` holds now; and notes."""
+    require(f"task={task.name}", *task.optional_modules)
     alone, notes = build.alone(config), {}
     if alone.trainer.precision == "16-mixed" and hardware.accelerator().type == "cpu":
         alone.trainer.precision = "32-true"  # Lightning would take bf16-mixed, without a word

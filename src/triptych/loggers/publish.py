@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from pytorch_lightning.loggers import Logger, TensorBoardLogger, WandbLogger
 
+from triptych.environment import needs
+
 
 def picture(loggers: Iterable[Logger], name: str, image: np.ndarray, step: int, caption: str) -> None:
     """An RGB image, H W 3 of uint8, with its caption where the dashboard has room for one."""
@@ -13,8 +15,8 @@ def picture(loggers: Iterable[Logger], name: str, image: np.ndarray, step: int, 
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_image(name, image, step, dataformats="HWC")
         elif isinstance(logger, WandbLogger):
-            import wandb
-
+            with needs("logger=wandb", "wandb"):
+                import wandb
             shown = wandb.Image(image, caption=caption)
             logger.experiment.log({name: shown, "trainer/global_step": step})
 
@@ -33,8 +35,8 @@ def page(loggers: Iterable[Logger], name: str, path: Path, step: int) -> None:
     """An HTML page, where the dashboard can show one (W&B; TensorBoard cannot)."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            import wandb
-
+            with needs("logger=wandb", "wandb"):
+                import wandb
             logger.experiment.log({name: wandb.Html(str(path)), "trainer/global_step": step})
 
 

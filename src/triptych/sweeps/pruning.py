@@ -63,13 +63,11 @@ class PruningCallback(pl.Callback):
         self._metric = record["metric"]
         if record["settings"]["sampler"] is None:
             return
-        import optuna
-
-        from triptych.sweeps.search import study
+        from triptych.sweeps.search import installed, study
 
         opened = study(self.folder.path, record)
         number = next(each for each in opened.get_trials(deepcopy=False) if each.number == self.number)
-        self._trial = optuna.trial.Trial(opened, number._trial_id)
+        self._trial = installed().trial.Trial(opened, number._trial_id)
         self._reported = set(number.intermediate_values)  # by what this run was before it was cut
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock
 
-from triptych.errors import UserError
+from triptych.environment import needs
 from triptych.sweeps.record import OVER, Record, SweepFolder
 from triptych.sweeps.settings import Settings
 from triptych.sweeps.space import Axis, Space
@@ -162,9 +162,7 @@ class _JournalLock:
 
 def installed() -> Any:
     """Optuna itself. Raises UserError when it is not installed."""
-    try:
+    with needs("a search", "optuna"):
         import optuna
-    except ImportError as error:
-        raise UserError('a search needs the extra: pip install "triptych[sweep]"') from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -38,6 +38,7 @@ class Task(pl.LightningModule, ABC):
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]  # every metric that validation logs and a run may watch
+    optional_modules: ClassVar[tuple[str, ...]] = ()  # of ``environment.EXTRAS``, without which nothing is trained
     data_class: ClassVar[type[TaskData]]
     model_classes: ClassVar[tuple[type[nn.Module], ...]]
 

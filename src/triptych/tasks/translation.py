@@ -39,6 +39,7 @@ class TranslationTask(Task):
 
     name = "translation"
     metrics = ("val/loss", "val/perplexity", "val/bleu", "val/chrf", "val/exact_match")
+    optional_modules = ("sacrebleu",)
     data_class, model_classes = TranslationData, (Translator, RNNTranslator)
     model: Translator | RNNTranslator
 

@@ -3,16 +3,10 @@
 import re
 import unicodedata
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import NamedTuple
 
+from triptych.environment import installed, lacking, needs
 from triptych.errors import UserError
-
-try:
-    from sacrebleu.metrics import BLEU, CHRF
-except ImportError as error:
-    raise UserError('task=translation needs the extra: pip install "triptych[translation]"') from error
-
 
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none")  # of sacrebleu, those without a download
 DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")  # sacrebleu fetches the model of these when they are used
@@ -60,9 +54,8 @@ def check_tokenizer(setting: str) -> None:
     if setting not in ("auto", *TOKENIZERS):
         raise UserError(f"task.bleu_tokenizer={setting}; it must be auto, {', '.join(TOKENIZERS[:-1])} or none")
     if not _installed(setting):
-        raise UserError(
-            f'task.bleu_tokenizer={setting} needs a package: pip install "sacrebleu[{setting.partition("-")[0]}]"'
-        )
+        packages = " and ".join(NEEDED[setting])
+        raise lacking(f"task.bleu_tokenizer={setting}", packages, f"sacrebleu[{setting.partition('-')[0]}]")
 
 
 def tokenizer_for(setting: str, language: str) -> str:
@@ -84,7 +77,7 @@ def tokenizer_for(setting: str, language: str) -> str:
 
 
 def _installed(tokenizer: str) -> bool:
-    return all(find_spec(module) is not None for module in NEEDED.get(tokenizer, ()))
+    return all(installed(module) for module in NEEDED.get(tokenizer, ()))
 
 
 def score(
@@ -104,6 +97,8 @@ def score(
     """
     if not hypotheses:
         raise ValueError("there are no translations to score")
+    with needs("BLEU", "sacrebleu"):
+        from sacrebleu.metrics import BLEU, CHRF
     bleu, lower, chrf = BLEU(tokenize=tokenizer), BLEU(lowercase=True, tokenize=tokenizer), CHRF()
     numbers = {
         "bleu": bleu.corpus_score(hypotheses, [references]).score,

@@ -34,6 +34,7 @@ class ViTTask(Task):
 
     name = "vit"
     metrics = ("val/loss", "val/accuracy", "val/calibration_error")
+    optional_modules = ("torchvision",)
     data_class, model_classes = ImageData, (ViT,)
     model: ViT
 

@@ -8,10 +8,12 @@ from decimal import Decimal
 from functools import cache, cached_property
 from typing import Any
 
-from babel import Locale, dates, numbers
-from num2words import CONVERTER_CLASSES, num2words
-
 from triptych.data.cldr.alignment import Phrase, field, literal
+from triptych.environment import needs
+
+with needs("data=cldr", "babel", "num2words"):
+    from babel import Locale, dates, numbers
+    from num2words import CONVERTER_CLASSES, num2words
 
 # Letter of a date pattern (Unicode TR 35) -> what it shows, and the value it shows of a moment.
 _SHOWN: dict[str, tuple[str, Callable[[datetime], Any]]] = {

@@ -2,11 +2,11 @@
 
 import difflib
 import hashlib
-import importlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from triptych.data.cldr.alignment import Row, align
+from triptych.environment import needs, require
 from triptych.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ def cldr(config: str) -> dict[str, dict[str, list[str]]]:
     Raises:
         UserError: that is no pair of locales which Babel knows, with different languages; or a package is missing.
     """
-    try:
-        for package in ("babel", "num2words"):
-            importlib.import_module(package)
-    except ImportError as error:
-        raise UserError('data=cldr needs the extra: pip install "triptych[translation]"') from error
+    require("data=cldr", "babel", "num2words")
     names, combinations = ([row for _, row in rows] for rows in pairs(*_locales(config)))
     test, validation = _held_out(names + combinations, combinations)
     held = {row.source for row in test + validation}
@@ -113,7 +109,8 @@ def _locales(config: str) -> "tuple[Locale, Locale]":
 
 
 def _locale(side: str, name: str) -> "Locale":
-    from babel import Locale, UnknownLocaleError
+    with needs("data=cldr", "babel"):
+        from babel import Locale, UnknownLocaleError
 
     from triptych.data.cldr.locale import Patterns
 
@@ -132,8 +129,9 @@ def _locale(side: str, name: str) -> "Locale":
 
 def _near(name: str) -> str:
     """What may have been meant: a locale with a code, or a language with an English name, that is nearly the same."""
-    from babel import Locale
-    from babel.localedata import locale_identifiers
+    with needs("data=cldr", "babel"):
+        from babel import Locale
+        from babel.localedata import locale_identifiers
 
     known = {code.lower(): code for code in sorted(locale_identifiers()) if code != "root"}
     languages = {english.lower(): code for code, english in Locale("en").languages.items() if code.lower() in known}

@@ -4,13 +4,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from babel import Locale
-from babel.core import get_global
-from babel.numbers import get_currency_precision, get_currency_symbol
-
 from triptych.data.cldr.alignment import Phrase, field, joins
 from triptych.data.cldr.locale import Patterns, fill, shows, value_of
 from triptych.data.tokenizers import words
+from triptych.environment import needs
+
+with needs("data=cldr", "babel"):
+    from babel import Locale
+    from babel.core import get_global
+    from babel.numbers import get_currency_precision, get_currency_symbol
 
 Both = tuple[Phrase, Phrase]
 

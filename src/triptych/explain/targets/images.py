@@ -8,6 +8,7 @@ from torch import nn
 
 from triptych.attention.shapes import Bool, Float, Int, Tensor
 from triptych.data.batches import ImageBatch, Probe
+from triptych.environment import needs
 from triptych.errors import UserError
 from triptych.explain.targets.registry import ExplanationTarget, Question, asked_or_likeliest, explains, parts, spread
 from triptych.explain.targets.subject import Start, Subject
@@ -49,8 +50,8 @@ class ImageSubject(Subject):
         self.grid, self.patch_size, self.prefix = model.grid, model.patch_size, len(model.prefix)
         self.has_class_token = "CLS" in model.prefix
         self.classes: list[str] = probes[0].labels["classes"]
-        from torchvision.transforms.v2.functional import gaussian_blur  # an extra, which image data need too
-
+        with needs("an explanation of task=vit", "torchvision"):
+            from torchvision.transforms.v2.functional import gaussian_blur
         radius = min(2 * self.patch_size, min(self.images.shape[2:]) - 1)
         self.blurred = gaussian_blur(self.images, [2 * radius + 1] * 2, [float(self.patch_size)] * 2)
 
