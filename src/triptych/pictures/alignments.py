@@ -3,21 +3,17 @@
 Gold links are drawn as boxes: solid for a sure one, dashed for one that is only possible.
 """
 
+import itertools
 import math
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.transforms import IdentityTransform
 
 from triptych.attention.shapes import Float, Tensor
-from triptych.explain.alignment.alignment import Choice, Link, Links
+from triptych.explain.alignment.alignment import Choice, Links
 from triptych.pictures import fonts, render
-from triptych.pictures.render import Page, Picture
+from triptych.pictures.layout import INK, Cell, Page, Picture, Place, Room, grid, in_lines
 
 _ALONE, _BESIDE = 900, 420  # px, about how long the longer side of a matrix is, alone and beside others
 _SMALLEST_CELL, _LARGEST_CELL = 2, 60  # px
@@ -31,14 +27,6 @@ _ROW_IN_WORDS = {
     "output": "the decoder's row that predicts the word",
     "shifted": "the decoder's row that reads the word",
 }
-
-
-class _Matrix(NamedTuple):
-    """One matrix that stands on the page."""
-
-    x: int
-    y: int
-    weights: npt.NDArray[np.float32]
 
 
 def alignment(
@@ -91,11 +79,11 @@ def _draw(
 ) -> Picture:
     T, S = _check(moments, source, target, links)
     numbers = [weights.detach().float().cpu().numpy() for _, weights in moments]
-    top = render._ceiling(np.stack(numbers))
+    top = render.ceiling(np.stack(numbers))
     block = math.ceil(max(T, S) * _SMALLEST_CELL / side)
     cell = min(_LARGEST_CELL, max(_SMALLEST_CELL, side // math.ceil(max(T, S) / block)))
     pitch = cell / block  # px from one word to the next
-    height, width = math.ceil(T / block) * cell, math.ceil(S / block) * cell
+    width = math.ceil(S / block) * cell
     font = min(max(0.45 * pitch, 9.0), 14.0)
     rows, columns = [render.written(word) for word in target], [render.written(word) for word in source]
     lengths = [fonts.width(word) * _LETTER * font for word in columns]
@@ -107,36 +95,37 @@ def _draw(
     over = math.ceil(ends - width)
 
     several = len(moments) > 1
-    step_x, step_y = max(width + _GAP, 110 if several else 0), above + height + (30 if several else 8)
-    per_row = max(1, min(len(moments), (_WIDEST - left) // step_x))
-    lines = math.ceil(len(moments) / per_row)
-    maps_width = left + per_row * step_x
-    page = Page(max(2 * Page.edge + maps_width + max(over - _GAP, 80), 620))
-    when = "" if several else f" · step {moments[0][0]:,}"
-    page.line(f"alignment · {choice}{when}", size=15)
-    start = page.bottom + 6
-    page.grow(lines * step_y + 6)
-    drawn = []
-    for i, ((step, _), weights) in enumerate(zip(moments, numbers, strict=True)):
-        x = Page.edge + left + i % per_row * step_x
-        y = start + i // per_row * step_y + above
-        page.paste(render._paint(weights, np.zeros_like(weights, dtype=bool), block, cell, top), x, y)
-        drawn.append(_Matrix(x, y, weights))
-        for j, shown in render._thinned(columns, pitch * _SLANT if slanted else pitch):
+    numbered = pitch >= _NUMBERED_CELL
+    cells = [
+        Cell(
+            render.paint(weights, np.zeros_like(weights, dtype=bool), block, cell, top),
+            f"step {step:,}" if several else "",
+        )
+        for (step, _), weights in zip(moments, numbers, strict=True)
+    ]
+    page, places = grid(
+        in_lines(cells, widest=_WIDEST - left, gap=_GAP),
+        heading=f"alignment · {choice}" + ("" if several else f" · step {moments[0][0]:,}"),
+        caption=_reading(choice, links, numbered, block),
+        room=Room(left=left, above=above, right=over),
+        gap=_GAP,
+        scale=render.scale(top),
+    )
+    for line in places:
+        for j, text in render.thinned(rows, pitch):
+            page.text(line[0][0] - 7, line[0][1] + (j + 0.5) * pitch + 0.35 * font, text, size=font, align="right")
+    for (x, y), weights in zip(itertools.chain(*places), numbers, strict=True):
+        for j, text in render.thinned(columns, pitch * _SLANT if slanted else pitch):
             centre = x + (j + 0.5) * pitch
             if slanted:
-                page.text(centre + 0.3 * font, y - 5, shown, size=font, rotation=45)
+                page.text(centre + 0.3 * font, y - 5, text, size=font, rotation=45)
             else:
-                page.text(centre, y - 7, shown, size=font, align="center")
-        if i % per_row == 0:
-            for j, shown in render._thinned(rows, pitch):
-                page.text(x - 7, y + (j + 0.5) * pitch + 0.35 * font, shown, size=font, align="right")
-        if several:
-            page.text(x + width / 2, y + height + 20, f"step {step:,}", size=13, align="center")
-    page.bar(Page.edge + maps_width, drawn[0].y, min(max(height, 90), 240), top)
-    numbered = pitch >= _NUMBERED_CELL
-    page.caption(_reading(choice, links, numbered, block))
-    return _finished(page.render(), drawn, pitch, top, links, numbered)
+                page.text(centre, y - 7, text, size=font, align="center")
+        if numbered:
+            _write_numbers(page, (x, y), weights, pitch, top)
+        if links is not None:
+            _frame(page, (x, y), pitch, links)
+    return page.render()
 
 
 def _check(
@@ -171,57 +160,22 @@ def _reading(choice: Choice, links: Links | None, numbered: bool, block: int) ->
     return " ".join(said)
 
 
-def _finished(
-    page: Picture, drawn: Sequence[_Matrix], pitch: float, top: float, links: Links | None, numbered: bool
-) -> Picture:
-    """The page with numbers and boxes over its cells, which a page by itself keeps free of text."""
-    if not numbered and links is None:
-        return page
-    high, wide = page.shape[:2]
-    figure = Figure(figsize=(wide / 100, high / 100), dpi=100)
-    agg = FigureCanvasAgg(figure)
-    figure.figimage(page, origin="upper")
-    pixels = IdentityTransform()
+def _write_numbers(page: Page, place: Place, weights: npt.NDArray[np.float32], pitch: float, top: float) -> None:
+    """The weights in the cells of the matrix that begins at ``place``."""
     size = min(0.34 * pitch, 14)
-    font = fonts.properties([], size * 72 / 100)
-    for x, y, weights in drawn:
-        for j, i in np.ndindex(weights.shape) if numbered else ():
-            number = _number(float(weights[j, i]))
-            across, down = x + (i + 0.5) * pitch, y + (j + 0.5) * pitch + 0.36 * size
-            colour = "#ffffff" if weights[j, i] > 0.45 * top else render._INK
-            figure.text(
-                across,
-                high - down,
-                number,
-                transform=pixels,
-                fontproperties=font,
-                ha="center",
-                va="baseline",
-                color=colour,
-            )
-        for only_possible, boxes in ((True, links.possible - links.sure), (False, links.sure)) if links else ():
-            _frame(figure, x, high - y, pitch, boxes, dashed=only_possible)
-    agg.draw()
-    return np.asarray(agg.buffer_rgba())[..., :3].copy()
+    for j, i in np.ndindex(weights.shape):
+        across, down = place[0] + (i + 0.5) * pitch, place[1] + (j + 0.5) * pitch + 0.36 * size
+        colour = "#ffffff" if weights[j, i] > 0.45 * top else INK
+        page.text(across, down, _number(float(weights[j, i])), size=size, align="center", colour=colour)
 
 
-def _frame(figure: Figure, x: float, y: float, pitch: float, boxes: Collection[Link], *, dashed: bool) -> None:
-    """Boxes in the cells of a matrix whose upper left corner is at ``x``, ``y``, with y running up."""
+def _frame(page: Page, place: Place, pitch: float, links: Links) -> None:
+    """Boxes in the cells that the gold alignment links, of the matrix that begins at ``place``."""
     line = min(2.0, pitch / 6)
-    for i, j in boxes:
-        figure.add_artist(
-            Rectangle(
-                (x + i * pitch + line, y - (j + 1) * pitch + line),
-                pitch - 2 * line,
-                pitch - 2 * line,
-                transform=IdentityTransform(),
-                fill=False,
-                edgecolor=_GOLD,
-                linewidth=line * 72 / 100,
-                linestyle=(0, (3, 2)) if dashed else "solid",
-                joinstyle="miter",
-            )
-        )
+    for dashed, boxes in ((True, links.possible - links.sure), (False, links.sure)):
+        for i, j in boxes:
+            x, y = place[0] + i * pitch + line, place[1] + j * pitch + line
+            page.box(x, y, pitch - 2 * line, line=line, colour=_GOLD, dashed=dashed)
 
 
 def _number(weight: float) -> str:

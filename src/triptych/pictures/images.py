@@ -4,7 +4,6 @@ An overlay dims patches that get little weight and lights those that get much; l
 a weight belongs to a whole patch and to nothing smaller.
 """
 
-import math
 from functools import cache
 
 import matplotlib
@@ -18,10 +17,11 @@ from torch import Tensor
 from triptych.explain.heads.patterns import patch_distance
 from triptych.maps.labels import shortened
 from triptych.maps.record import MapRecord
-from triptych.pictures.render import Page, Picture
+from triptych.pictures.layout import Cell, Picture, Scale, by_head, grid, in_lines
 
 _SHEET = 240  # px, about how long the longer side of a picture is in a sheet
 _OVERVIEW = 112
+_WIDEST = 2500  # px; more heads than fit go into a further row
 _GRID = np.array([255, 255, 255], np.float32)
 _CHOSEN = np.array([64, 220, 255], np.uint8)  # around the patch whose row is shown
 
@@ -101,23 +101,14 @@ def sheet(record: MapRecord, query: int | None = None) -> Picture:
     pictures = [enlarged(_picture(record), _grid(record), _SHEET)]
     pictures += [overlay(_picture(record), weights, _SHEET, top, chosen) for weights in maps]
     titles = ["picture", *(f"head {head}" for head in record.heads)]
-    height, width = pictures[0].shape[:2]
-    per_row = max(1, min(len(pictures), math.ceil((1.6 * len(pictures)) ** 0.5)))
-    lines = math.ceil(len(pictures) / per_row)
-    pitch = max(width + 16, 84)
-    page = Page(max(per_row * pitch + 140, 620))
-    page.line(f"{record.task} · layer {record.layer} · {record.operation} · step {record.step:,}", size=17)
-    if record.outcome:
-        page.line(f"{shortened(record.example)}: {shortened(record.outcome, 160)}", size=13)
-    first = page.bottom + 24
-    page.grow(lines * (height + 30) + 4)
-    for index, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
-        x = page.edge + index % per_row * pitch
-        y = first + index // per_row * (height + 30)
-        page.paste(picture, x, y)
-        page.text(x, y - 6, title, size=12)
-    _scale(page, page.edge + per_row * pitch + 6, first, min(max(height, 90), 240), top)
-    page.caption(f"{record.caption()}. {_reading(record, query, maps)}")
+    cells = [Cell(picture, title) for picture, title in zip(pictures, titles, strict=True)]
+    page, _ = grid(
+        in_lines(cells, widest=_WIDEST, shape=1.5),
+        heading=f"{record.task} · layer {record.layer} · {record.operation} · step {record.step:,}",
+        remark=f"{shortened(record.example)}: {shortened(record.outcome, 160)}" if record.outcome else "",
+        caption=f"{record.caption()}. {_reading(record, query, maps)}",
+        scale=_scale(top),
+    )
     return page.render()
 
 
@@ -128,34 +119,23 @@ def overview(records: list[MapRecord]) -> Picture:
     first = records[0]
     maps = [patch_weights(record) for record in records]
     top = max(_top(weights) for weights in maps)
-    heads = sorted({head for record in records for head in record.heads})
-    plain = enlarged(_picture(first), _grid(first), _OVERVIEW)
-    height, width = plain.shape[:2]
-    left, gap = 76, 8
-    page = Page(max(left + width + 14 + len(heads) * (max(width, 56) + gap) + 140, 620))
-    page.line(f"{first.task} · {shortened(first.example)} · step {first.step:,}", size=17)
-    if first.outcome:
-        page.line(shortened(first.outcome, 160), size=13)
-    x0 = page.edge + left + width + 14
-    for index, head in enumerate(heads):
-        page.text(x0 + index * (max(width, 56) + gap), page.bottom + 16, f"head {head}", size=12)
-    page.text(page.edge + left, page.bottom + 16, "picture", size=12)
-    page.grow(22)
-    start = page.bottom
-    page.paste(plain, page.edge + left, start)
-    for record, each in zip(records, maps, strict=True):
-        page.text(page.edge, page.bottom + 12, f"layer {record.layer}", size=12)
-        for head, weights in zip(record.heads, each, strict=True):
-            picture = overlay(_picture(record), weights, _OVERVIEW, top)
-            page.paste(picture, x0 + heads.index(head) * (max(width, 56) + gap), page.bottom)
-        page.grow(height + gap)
-    right = x0 + len(heads) * (max(width, 56) + gap) + 6
-    _scale(page, right, start, min(max(page.bottom - start - gap, 90), 240), top)
+    painted = [
+        [overlay(_picture(record), weights, _OVERVIEW, top) for weights in each]
+        for record, each in zip(records, maps, strict=True)
+    ]
+    plain = Cell(enlarged(_picture(first), _grid(first), _OVERVIEW), "picture")
+    lines = by_head([record.heads for record in records], painted)
     error = max(record.capture_error for record in records)
-    page.caption(
-        f"{_reading(first, None, torch.cat(maps))} {first.stage.capitalize()} ({first.score}; mask: {first.mask}); "
-        f"data {first.data[:12]}, backend {first.backend} ({first.kernel}), {first.dtype}, largest capture error "
-        f"{error:.1e}."
+    page, _ = grid(
+        [[plain if number == 0 else None, *line] for number, line in enumerate(lines)],
+        heading=f"{first.task} · {shortened(first.example)} · step {first.step:,}",
+        remark=shortened(first.outcome, 160) if first.outcome else "",
+        caption=f"{_reading(first, None, torch.cat(maps))} {first.stage.capitalize()} ({first.score}; mask: "
+        f"{first.mask}); data {first.data[:12]}, backend {first.backend} ({first.kernel}), {first.dtype}, largest "
+        f"capture error {error:.1e}.",
+        labels=[[f"layer {record.layer}"] for record in records],
+        gap=10,
+        scale=_scale(top),
     )
     return page.render()
 
@@ -256,11 +236,7 @@ def _ramp() -> npt.NDArray[np.float32]:
     return (matplotlib.colormaps["inferno"](np.arange(256))[:, :3] * 255).astype(np.float32)
 
 
-def _scale(page: Page, x: int, y: int, height: int, top: float) -> None:
+def _scale(top: float) -> Scale:
     """How a middle grey looks from weight 0 to the top."""
-    share = np.linspace(1, 0, height, dtype=np.float32)[:, None].repeat(14, axis=1)
-    page.paste(_shine(np.full((height, 14, 3), 128, np.float32), share).clip(0, 255).astype(np.uint8), x, y)
-    page.bottom = max(page.bottom, y + height + 6)
-    for part in (0.0, 0.5, 1.0):
-        page.text(x + 20, y + (1 - part) * (height - 1) + 4, f"{part * top:.3g}", size=11, colour="#5b6572")
-    page.text(x + 72, y + height, "weight", size=12, rotation=90)
+    share = np.linspace(0, 1, 256, dtype=np.float32)[:, None]
+    return Scale(_shine(np.full((256, 1, 3), 128, np.float32), share).clip(0, 255).astype(np.uint8)[:, 0], top)

@@ -15,11 +15,13 @@ from rich.text import Text
 from torch import Tensor
 
 from triptych.maps.labels import label
-from triptych.pictures import fonts
+from triptych.pictures import fonts, layout
 from triptych.pictures.images import enlarged, overlay
-from triptych.pictures.render import Page, Picture, written
+from triptych.pictures.layout import FAINT, Cell, Page, Picture
+from triptych.pictures.render import written
 
 _SIDE = 200  # px, about how long the longer side of an overlay is
+_WIDEST, _GAP = 1100, 18  # px of a line of overlays, and between two of them
 _FONT = 14  # px
 _WARM = np.array([[255, 255, 255], [246, 196, 120], [214, 96, 32]], np.float64)
 _COLD = np.array([[255, 255, 255], [146, 196, 230], [33, 102, 172]], np.float64)
@@ -78,27 +80,16 @@ def _over_picture(
     says: Mapping[str, str],
     caption: str,
 ) -> Picture:
-    maps = [("picture", enlarged(picture, grid, _SIDE))]
+    cells = [Cell(enlarged(picture, grid, _SIDE), "picture")]
     for name, numbers in scores.items():
-        maps.append((name, overlay(picture, torch.tensor(_shares(numbers)).view(grid), _SIDE, 1.0)))
-    height, width = maps[0][1].shape[:2]
-    pitch = max(width, 190) + 18
-    per_row = min(len(maps), max(1, 1100 // pitch))
-    page = Page(max(per_row * pitch + 2 * Page.edge, 560))
-    page.line(title, size=17)
-    letters = int(pitch / (10 * 0.56))
-    for start in range(0, len(maps), per_row):
-        page.grow(24)
-        row = maps[start : start + per_row]
-        lines = [fonts.wrapped(says.get(name, ""), letters) for name, _ in row]
-        for index, ((name, image), verdict) in enumerate(zip(row, lines, strict=True)):
-            x = page.edge + index * pitch
-            page.text(x, page.bottom - 6, name, size=12)
-            page.paste(image, x, page.bottom)
-            for at, line in enumerate(verdict):
-                page.text(x, page.bottom + height + 14 + 13 * at, line, size=10, colour="#5b6572")
-        page.grow(height + 6 + 13 * max(map(len, lines)))
-    page.caption(f"{caption} {_legend(scores)} A patch border is not an object's border.".strip())
+        image = overlay(picture, torch.tensor(_shares(numbers)).view(grid), _SIDE, 1.0)
+        cells.append(Cell(image, name, note=says.get(name, "")))
+    page, _ = layout.grid(
+        layout.in_lines(cells, widest=_WIDEST, gap=_GAP),
+        heading=title,
+        caption=f"{caption} {_legend(scores)} A patch border is not an object's border.".strip(),
+        gap=_GAP,
+    )
     return page.render()
 
 
@@ -124,7 +115,7 @@ def _as_text(
             x += width + gap
         page.grow(34)
         if says.get(name):
-            page.line(says[name], size=11, colour="#5b6572")
+            page.line(says[name], size=11, colour=FAINT)
     page.caption(f"{caption} {_legend(scores)}".strip())
     return page.render()
 
