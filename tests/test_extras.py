@@ -6,14 +6,18 @@ The commands run in environments that hold no more packages than an installation
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
+from test_pictures import png16
 
+from conftest import SUMS, SUMS_MODEL
 from environments import PROJECT, REPOSITORY, Environment, closure, required
 from triptych.environment import EXTRAS, installed, needs, require
 from triptych.errors import UserError
@@ -205,28 +209,127 @@ def test_a_process_of_its_own_ends_with_the_sentence_too(bare: Environment, tmp_
 # ---- whole runs ----
 
 
-def newest(runs: Path, task: str) -> str:
-    """The word that names the newest run of a task."""
-    return f"run={(runs / task / 'latest').resolve()}"
-
-
-def assert_worked(lines: list[list[str]], environment: Environment) -> None:
+def assert_worked(environment: Environment, *lines: Sequence[str]) -> None:
+    """Every command ends with exit code 0 and without a traceback."""
     for words, done in zip(lines, environment.commands(*lines), strict=True):
-        assert done.code == 0, f"{words}: {done.err}"
-        assert "Traceback" not in done.err, words
+        assert (done.code, "Traceback" in done.err) == (0, False), f"{words}: {done.err}"
+
+
+def uses(run: Path, given: str) -> list[list[str]]:
+    """Each command that uses a trained model: on an input, and on the data it was trained with."""
+    word = f"run={run}"
+    quick = ("orders=2", "control=false")
+    return [
+        ["explain", word, f"input={given}", *quick],
+        ["explain", word, "split=test", "n=2", *quick],
+        ["evaluate", word],
+        ["predict", word, f"input={given}"],
+        ["report", word],
+    ]
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with what `pip install "triptych[vision]"` brings."""
+    return Environment(tmp_path_factory.mktemp("vision"), ["vision"])
+
+
+@pytest.fixture(scope="module")
+def translation(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with what `pip install "triptych[translation]"` brings."""
+    return Environment(tmp_path_factory.mktemp("translation"), ["translation"])
+
+
+@pytest.fixture(scope="module")
+def digits_run(vision: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a vision transformer's run, trained where only the vision extra is installed."""
+    runs = tmp_path_factory.mktemp("digits")
+    words = ("data=digits", "model.depth=1", "model.patch_size=2", f"runs={runs}")
+    assert_worked(vision, ["train", "task=vit", *TINY, *words])
+    return (runs / "vit" / "latest").resolve()
+
+
+@pytest.fixture(scope="module")
+def sums_run(translation: Environment, pairs_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a translator's run on files, trained where only the translation extra is installed."""
+    runs = tmp_path_factory.mktemp("sums")
+    columns = (f"data.path={pairs_folder}", "data.columns.alignment=alignment")
+    words = ["train", "task=translation", *SUMS, *SUMS_MODEL, *columns, *TINY, f"runs={runs}"]
+    assert_worked(translation, words)
+    return (runs / "translation" / "latest").resolve()
 
 
 def test_a_language_model_needs_no_extra(bare: Environment, tmp_path: Path) -> None:
-    """On the default data: trained, explained, measured, used, compared and shown."""
-    run = f"run={tmp_path}/charlm/latest"
+    """On the default data: trained, explained, measured, used and shown."""
     small = ("model.context=32", "model.depth=1", "data.batch_size=8", "maps.length=16", "sample.length=20")
-    lines = [
-        ["train", "task=charlm", *TINY, *small, f"runs={tmp_path}"],
-        ["explain", run, "input=The assert statement", "orders=2", "control=false"],
-        ["evaluate", run],
-        ["predict", run, "input=The", "length=5"],
-        ["report", run],
-    ]
-    assert_worked(lines, bare)
-    assert (tmp_path / "charlm/latest/report.html").is_file()
-    assert list((tmp_path / "charlm/latest/explanations").glob("*/report.html"))
+    run = tmp_path / "charlm" / "latest"
+    train = ["train", "task=charlm", *TINY, *small, f"runs={tmp_path}"]
+    assert_worked(bare, train, *uses(run, "The assert statement"))
+    assert (run / "report.html").is_file()
+    assert len(list((run / "explanations").glob("*/report.html"))) == 2
+
+
+@pytest.mark.slow
+def test_a_vision_transformer_needs_no_other_extra_than_vision(vision: Environment, digits_run: Path) -> None:
+    assert not (vision.site / "sacrebleu").exists()
+    assert (digits_run / "report.html").is_file()
+    assert_worked(vision, *uses(digits_run, str(picture(digits_run.parent))))
+
+
+@pytest.mark.slow
+def test_a_translator_needs_no_other_extra_than_translation(translation: Environment, sums_run: Path) -> None:
+    assert not (translation.site / "torchvision").exists()
+    assert (sums_run / "report.html").is_file()
+    assert_worked(translation, *uses(sums_run, "one plus two is big"))
+
+
+@pytest.mark.slow
+def test_each_task_needs_its_own_extra_only_on_its_default_data(
+    vision: Environment, translation: Environment, tmp_path: Path
+) -> None:
+    runs = f"runs={tmp_path}"
+    assert_worked(vision, ["train", "task=vit", "model.depth=1", *TINY, runs])
+    shallow = ("model.encoder_depth=1", "model.decoder_depth=1", "task.beam=1", "sample.sentences=1")
+    assert_worked(translation, ["train", "task=translation", *shallow, *TINY, runs])
+
+
+def test_a_picture_can_be_named_where_its_model_could_not_be_trained(bare: Environment, digits_run: Path) -> None:
+    """What needs the missing package says so; answers and the page need none."""
+    lines = uses(digits_run, str(picture(digits_run.parent)))
+    explained, of_split, evaluated, predicted, reported = bare.commands(*lines)
+    said = 'triptych: an explanation of task=vit needs torchvision: pip install "triptych[vision]"\n'
+    assert explained == of_split == (2, "", said)
+    assert evaluated == (2, "", 'triptych: data=digits needs scikit-learn: pip install "triptych[vision]"\n')
+    assert (predicted.code, reported.code) == (0, 0), predicted.err + reported.err
+
+
+READ_DEEP = """
+sys.path.insert(0, source)
+from triptych.data.pictures import deep_range
+
+deep_range(open(script, "rb").read(), "deep.png")
+"""
+
+
+def test_a_picture_with_16_bits_per_colour_names_what_reads_it(bare: Environment, tmp_path: Path) -> None:
+    path = tmp_path / "deep.png"
+    path.write_bytes(png16(np.full((8, 8, 3), 0x1234, dtype=np.uint16)))
+    done = bare.python(READ_DEEP, script=path)
+    said = 'deep.png, a picture with 16 bits per colour, needs torchvision: pip install "triptych[vision]"'
+    assert done.err.splitlines()[-1] == f"triptych.errors.UserError: {said}"
+
+
+def test_a_sentence_can_be_translated_where_its_model_could_not_be_trained(bare: Environment, sums_run: Path) -> None:
+    """Only to count BLEU takes the package."""
+    lines = uses(sums_run, "one plus two is big")[2:]
+    evaluated, predicted, reported = bare.commands(*lines)
+    assert (predicted.code, reported.code) == (0, 0), predicted.err + reported.err
+    said = 'triptych: task=translation needs sacrebleu: pip install "triptych[translation]"\n'
+    assert (evaluated.code, evaluated.err) == (2, said)
+
+
+def picture(folder: Path) -> Path:
+    """A grey picture in a folder."""
+    path = folder / "grey.png"
+    Image.new("L", (20, 20), 90).save(path)
+    return path

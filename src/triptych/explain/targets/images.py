@@ -22,6 +22,7 @@ from triptych.tasks.vit import ViTTask
 class ImageTarget(ExplanationTarget):
     """A class of an image, by default the likeliest; units are patches."""
 
+    optional_modules = ("torchvision",)
     takes_concept = True
 
     def examples(self, task: Task, data: Any, split: str, count: int, max_length: int) -> list[Probe]:

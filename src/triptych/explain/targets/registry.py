@@ -11,6 +11,7 @@ from torch import nn
 
 from triptych.attention.shapes import Int, Tensor
 from triptych.data.batches import Probe
+from triptych.environment import require
 from triptych.errors import UserError
 from triptych.explain.alignment.alignment import Choice
 from triptych.explain.targets.subject import Subject
@@ -51,6 +52,9 @@ class HeadExamples:
 
 class ExplanationTarget(ABC):
     """What is explained of a task. A task without one trains and is tested, and says that it has no explanations."""
+
+    optional_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules of ``environment.EXTRAS`` that its explanations need."""
 
     takes_concept: ClassVar[bool] = False
     """Whether ``Question.concept`` means anything to this task."""
@@ -112,10 +116,11 @@ def undefined(task: Task) -> str:
 
 
 def required_target(task: Task) -> ExplanationTarget:
-    """The target of a task. Raises UserError where it has none."""
+    """The target of a task. Raises UserError where it has none, or where a package that it needs is missing."""
     target = target_of(task)
     if target is None:
         raise UserError(undefined(task))
+    require(f"an explanation of task={task.name}", *target.optional_modules)
     return target
 
 
