@@ -1,9 +1,12 @@
 """Seeds that are mixed from several numbers, and loaders that leave the global random state alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from pytorch_lightning.utilities import move_data_to_device
 
-from triptych.data.batches import TextBatch, generator_for, permutation, training_loader
+from triptych.data.batches import TextBatch, TranslationBatch, generator_for, permutation, training_loader
 from triptych.data.characters import TrainingWindows
 
 
@@ -52,3 +55,21 @@ def test_a_batch_is_pinned_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pinned == [6, 6]
     assert (found.share, found.whole, found.seen) == (part.share, 12, 6)
     assert torch.equal(found.targets, part.targets)  # type: ignore[attr-defined]
+
+
+def test_a_translation_batch_counts_its_tokens_before_it_goes_to_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training reads the count several times a step, and each read from a GPU would wait for all that it has to do.
+
+    The device "meta" holds no values at all: a count that is read from its tensors fails.
+    """
+    expected = torch.tensor([[5, 6, 7, 1], [8, 1, 0, 0], [9, 9, 1, 0]])
+    whole = TranslationBatch(expected.clone(), expected.clone(), expected, torch.arange(3))
+    assert whole.seen == whole.seen_by_all == 9
+    part = whole.part(1, 2)
+    assert isinstance(part, TranslationBatch)
+    assert part.seen == int((part.expected != 0).sum()) < 9
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    there = move_data_to_device(part.pin_memory(), torch.device("meta"))
+    assert there.expected.is_meta
+    assert (there.seen, there.seen_by_all, there.share) == (part.seen, 9, part.share)
+    assert replace(whole, expected=torch.zeros_like(expected)).seen == 0

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -38,8 +39,8 @@ class Batch(ABC):
     def pin_memory(self) -> "Batch":
         """The same in page-locked memory, from which a GPU copies while it computes; the loader asks for it."""
         pinned = {name: value.pin_memory() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        mine = replace(self, **pinned)  # type: ignore[type-var]
-        vars(mine).update(share=self.share, whole=self.whole)
+        mine = copy(self)  # with what is known of it: its share, the whole, the count
+        vars(mine).update(pinned)
         return mine
 
     @abstractmethod
@@ -85,17 +86,24 @@ class TextBatch(Batch):
 @dataclass
 class TranslationBatch(Batch):
     """Sentence pairs, padded with id 0 behind their ends. ``target`` is what the decoder reads, ``expected`` what it
-    should answer at the same positions: one token later, up to the end token."""
+    should answer at the same positions: one token later, up to the end token.
+
+    The real target tokens are counted when the batch is made, while its tensors are still in the CPU's memory: counting
+    them on a GPU would make the CPU wait for it. So ``expected`` is not changed afterwards; ``replace`` counts anew.
+    """
 
     source: Tensor  # B S: the sentence and its end token
     target: Tensor  # B T: the start token and the sentence
     expected: Tensor  # B T: the sentence and its end token
     rows: Tensor  # B: which rows of the split these are
 
+    def __post_init__(self) -> None:
+        self._target_tokens = int((self.expected != 0).sum())  # no field: all of them are tensors
+
     @property
     def seen(self) -> int:
         """Real target tokens: end tokens count, padding does not."""
-        return int((self.expected != 0).sum())
+        return self._target_tokens
 
     @property
     def costs(self) -> Tensor:

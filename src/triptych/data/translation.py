@@ -5,6 +5,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -237,9 +238,7 @@ class TranslationData(TaskData):
             sides.append(Sentences(encoded))
         pairs = Pairs(list(zip(sources, targets or sources, strict=True)), sides[0], sides[1], gold=None)
         batch = pairs.batch(torch.arange(len(sources)))
-        if targets is None:
-            batch.expected = torch.zeros_like(batch.expected)
-        return batch
+        return batch if targets is not None else replace(batch, expected=torch.zeros_like(batch.expected))
 
     def probes(self, count: int, length: int) -> list[Probe]:
         """``count`` fixed validation pairs, evenly spread, whose sides have at most ``length`` tokens each.
