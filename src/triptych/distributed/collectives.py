@@ -38,10 +38,10 @@ def mean(number: Tensor) -> Tensor:
     return total / size()
 
 
-def any_says(so: bool) -> bool:
-    """Whether any process says so."""
+def any_says(*claims: bool) -> tuple[bool, ...]:
+    """Of each claim, whether any process makes it. All of them travel together: the processes wait only once."""
     if size() == 1:
-        return so
-    votes = torch.tensor(int(so))
-    dist.all_reduce(votes)
-    return bool(votes)
+        return claims
+    votes = torch.tensor(claims, dtype=torch.uint8)
+    dist.all_reduce(votes, op=dist.ReduceOp.MAX)
+    return tuple(bool(vote) for vote in votes)

@@ -138,9 +138,9 @@ class CheckpointCallback(Checkpoint):
         validation_is_due = (batch_idx + 1) % int(trainer.val_check_batch or 1) == 0
         if validation_is_due:
             return
-        asked, save = self._stop is not None, self._save_now
+        mine = self._stop is not None, self._save_now
         self._save_now = False
-        asked, save = collectives.any_says(asked), collectives.any_says(save)
+        asked, save = collectives.any_says(*mine)
         if asked or save or step % self.every_n_steps == 0:
             self._save_last(trainer)
         self._stop_if(asked, trainer)
@@ -150,7 +150,8 @@ class CheckpointCallback(Checkpoint):
             return
         self.consider(trainer)
         self._save_last(trainer)
-        self._stop_if(collectives.any_says(self._stop is not None), trainer)
+        (asked,) = collectives.any_says(self._stop is not None)
+        self._stop_if(asked, trainer)
 
     def consider(self, trainer: pl.Trainer) -> None:
         """Keep the current weights as ``best`` if the metric just measured says so."""
