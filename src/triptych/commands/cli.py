@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from triptych.config.messages import CONF, refuse_added, sentence
+from triptych.config.messages import CONF, own_settings, refuse_added, refuse_flattened, sentence, takes_groups
 from triptych.config.registers import ALLOW
 from triptych.errors import UserError
 
@@ -38,7 +38,8 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
     def body(config: Any) -> Any:
         is_trial = config.get("trial") is not None
         try:
-            refuse_added(config, HydraConfig.get().overrides.task)
+            refuse_flattened(config, config_name)
+            refuse_added(config, HydraConfig.get().overrides.task, config_name)
             _add_environment(config)
             return function(config)
         except Exception as error:  # passed on to Hydra, it would print the whole command line before our sentence
@@ -47,7 +48,7 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
             failures.append(error)
             return None
 
-    words = [_switch(word) for word in sys.argv[1:] if not word.startswith("allow=")]
+    words = [_switch(word, config_name) for word in sys.argv[1:] if not word.startswith("allow=")]
     # For every process that this one starts, too.
     allowed = [word.removeprefix("allow=").strip("[]") for word in sys.argv[1:] if word.startswith("allow=")]
     if allowed:
@@ -56,7 +57,8 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
         if config_name == "train":
             words = _sweep_words(words, always=sweep)
         sys.argv[1:] = words
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(body)()
+        where = (str(CONF), config_name) if takes_groups(config_name) else (None, _alone(config_name))
+        hydra.main(version_base="1.3", config_path=where[0], config_name=where[1])(body)()
         if failures:
             raise failures[0]
     except KeyboardInterrupt:
@@ -72,10 +74,27 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
         _fail(said)
 
 
-def _switch(word: str) -> str:
-    """``maps=true`` as ``maps.draw=true``: for the name of a folder of options, Hydra takes no truth values."""
+def _alone(config_name: str) -> str:
+    """Hand Hydra the command's one file without the folders beside it; the name that Hydra then knows it by.
+
+    With them, ``attention=naive`` would be the choice of a file for a configuration that has no such choice.
+    """
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    name = f"{config_name}_alone"  # Hydra would take one of the file's own name for its schema
+    ConfigStore.instance().store(name=name, node=OmegaConf.load(CONF / f"{config_name}.yaml"))
+    return name
+
+
+def _switch(word: str, config_name: str = "train") -> str:
+    """``maps=true`` as ``maps.draw=true``: where a name stands for several options, that is the one that is meant."""
     found = re.fullmatch(r"(\w+)=(true|false)", word, re.IGNORECASE)
-    return f"{found[1]}.draw={found[2]}" if found and (CONF / found[1]).is_dir() else word
+    if not found:
+        return word
+    parts = own_settings(config_name).get(found[1])
+    several = (CONF / found[1]).is_dir() if takes_groups(config_name) else isinstance(parts, dict) and "draw" in parts
+    return f"{found[1]}.draw={found[2]}" if several else word
 
 
 def _sweep_words(words: list[str], *, always: bool) -> list[str]:

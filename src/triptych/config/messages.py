@@ -43,15 +43,44 @@ class UnknownOption(Exception):
     """A key that no part of the configuration has."""
 
 
-def refuse_added(config: Any, words: Iterable[str]) -> None:
+def takes_groups(config_name: str) -> bool:
+    """Whether a command's configuration is put together from the folders of conf/, or is its one file alone.
+
+    Only then is a name such as ``attention`` that of a folder to choose a file from; else it is an option like others.
+    """
+    items = own_settings(config_name)["defaults"]
+    names = [next(iter(item)) if isinstance(item, dict) else item for item in items]  # "- data: null", "- train"
+    return any(name != "_self_" and not name.startswith("override hydra/") for name in names)
+
+
+def own_settings(config_name: str) -> dict[str, Any]:
+    """What a command's own file in conf/ holds, as it is written there."""
+    from omegaconf import OmegaConf
+
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{config_name}.yaml"), resolve=False)
+    return {str(name): value for name, value in settings.items()} if isinstance(settings, dict) else {}
+
+
+def refuse_flattened(config: Any, config_name: str) -> None:
+    """Raise UserError for one value in the place of an option that has parts: Hydra would put it there."""
+    from omegaconf import OmegaConf
+
+    for name, parts in own_settings(config_name).items():
+        if isinstance(parts, dict) and name in config and not OmegaConf.is_dict(config[name]):
+            places = " or ".join(f"{name}.{part}=" for part in parts)
+            raise UserError(f"{name}={config[name]} says nothing: the option has parts, write {places}...")
+
+
+def refuse_added(config: Any, words: Iterable[str], config_name: str = "train") -> None:
     """``+key=...`` adds to what an object is made with, which that object checks; elsewhere nobody would read it."""
     from omegaconf import OmegaConf
 
+    there = own_settings(config_name)
     for word in words:
         key = word.partition("=")[0]
-        if key.startswith("+") and "@" not in key and "/" not in key:
+        if key.startswith("+") and "@" not in key and "/" not in key and key.lstrip("+") not in there:
             parent = OmegaConf.select(config, key.lstrip("+").rpartition(".")[0] or "nothing")
-            is_group = (CONF / key.lstrip("+")).is_dir()
+            is_group = takes_groups(config_name) and (CONF / key.lstrip("+")).is_dir()
             if not is_group and (not OmegaConf.is_dict(parent) or "_target_" not in parent):
                 raise UnknownOption(key.lstrip("+"))
 
@@ -135,7 +164,7 @@ def _known_keys(config_name: str) -> list[str]:
     from omegaconf import OmegaConf
 
     GlobalHydra.instance().clear()
-    groups = {folder.name for folder in CONF.iterdir() if folder.is_dir()}
+    groups = {folder.name for folder in CONF.iterdir() if folder.is_dir()} if takes_groups(config_name) else set()
     choices = [word for word in sys.argv[1:] if "=" in word and word.split("=")[0].lstrip("+") in groups]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         try:
@@ -151,4 +180,7 @@ def _known_keys(config_name: str) -> list[str]:
                 walk(item, f"{prefix}{name}.")
 
     walk(OmegaConf.to_container(config, resolve=False), "")
-    return sorted({key for key in keys if not key.rpartition(".")[2].startswith("_")} | groups)
+    known = {key for key in keys if not key.rpartition(".")[2].startswith("_")}
+    if not groups:  # Hydra's own, in which nothing of such a command is to be changed
+        known = {key for key in known if key.partition(".")[0] != "hydra"}
+    return sorted(known | groups)
