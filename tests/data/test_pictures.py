@@ -101,8 +101,11 @@ def test_what_is_no_picture_is_refused_by_name(content: bytes) -> None:
         pictures.decode(content, "notes.txt", levels=None)
 
 
-def png16(values: np.ndarray) -> bytes:
-    """A PNG of 16 bits, written by hand, for Pillow writes colours of 8 only: H W C, C from grey to RGB with alpha."""
+def png16(values: np.ndarray, transparent: tuple[int, ...] = ()) -> bytes:
+    """A PNG of 16 bits, written by hand, for Pillow writes colours of 8 only: H W C, C from grey to RGB with alpha.
+
+    transparent: the one value, or colour, that is.
+    """
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
@@ -110,7 +113,8 @@ def png16(values: np.ndarray) -> bytes:
     height, width, channels = values.shape
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
     header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    key = chunk(b"tRNS", struct.pack(f">{len(transparent)}H", *transparent)) if transparent else b""
+    parts = chunk(b"IHDR", header) + key + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + parts
 
 
@@ -141,6 +145,36 @@ def test_a_range_is_found_whatever_it_is(values: np.ndarray, kind: str) -> None:
     levels = pictures.deep_range(content, "a")
     assert levels == (float(values.min()), float(values.max()))
     assert np.asarray(pictures.decode(content, "a", levels=levels))[0].tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("by", ["alpha", "key"])
+def test_a_transparent_pixel_is_white_and_has_no_part_in_the_range(channels: int, by: str) -> None:
+    """Put on white before the range was looked for, one such pixel made it that of all 16 bits, and 10 to 120 black."""
+    values = np.array([[[10], [65], [120], [40_000]]]).repeat(channels, axis=2)
+    if by == "alpha":
+        content = png16(np.concatenate([values, np.array([[[65535], [65535], [65535], [0]]])], axis=2))
+    else:
+        content = png16(values, transparent=(40_000,) * channels)
+    levels = pictures.deep_range(content, "a")
+    assert levels == (10.0, 120.0)
+    pixels = np.asarray(pictures.decode(content, "a", levels=levels))
+    assert pixels.reshape(4, channels)[:, 0].tolist() == [0, 128, 255, 255]
+
+
+def test_what_shows_in_part_is_mixed_with_white_and_has_no_part_in_the_range() -> None:
+    """As the picture of 8 bits would be: the value is brought into the range first, then mixed with its upper end."""
+    values = np.array([[[100, 65535], [300, 65535], [100, 32768], [60_000, 13107], [7, 13107]]])
+    assert pictures.deep_range(png16(values), "a") == (100.0, 300.0)
+    pixels = np.asarray(pictures.decode(png16(values), "a", levels=(100.0, 300.0)))
+    assert pixels[0].tolist() == [0, 255, 127, 255, 204]
+    assert pictures.deep_range(png16(values[:, 2:]), "a") == (7.0, 60_000.0)  # nothing is opaque: what shows counts
+
+
+def test_a_picture_that_is_transparent_everywhere_is_white_and_has_no_values() -> None:
+    content = png16(np.array([[[5, 0], [900, 0]]]))
+    assert pictures.deep_range(content, "a") == pictures.NO_VALUES
+    assert np.asarray(pictures.decode(content, "a", levels=(10.0, 120.0))).tolist() == [[255, 255]]
 
 
 def test_eight_bits_have_no_range() -> None:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 from test_images import OPTIONS, folder, opened
+from test_pictures import png16
 
 from triptych.data import pixels
 from triptych.data.images import ImageData
@@ -171,6 +172,34 @@ def test_deep_pictures_keep_their_range(tmp_path: Path, low: int, high: int, dty
     (seen,) = restored.pictures(file, "input")  # prediction sees what training saw
     assert seen.picture is not None
     assert any(torch.equal(seen.picture.movedim(-1, 0), image) for image in every)
+
+
+def with_alpha(file: Path, transparent: bool) -> None:
+    """The picture in the file with opacity: of all its pixels, or of all but the first."""
+    values = np.asarray(Image.open(file)).astype(int)[..., None]
+    alpha = np.full_like(values, 65535)
+    alpha[0, 0] = 0
+    file.write_bytes(png16(np.concatenate([values, alpha * (not transparent)], axis=2)))
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a pixel", "a picture"])
+def test_transparent_pixels_do_not_widen_the_range(tmp_path: Path, whole: bool) -> None:
+    """One transparent pixel, put on white, made the range 65,535: of 10 to 120 all would be black."""
+    folder = deep_folder(tmp_path, 10, 120)
+    for name in ("near", "far"):
+        with_alpha(folder / name / "3.png", transparent=whole)
+    data = opened(path=str(folder))
+    assert data.format.levels == (10, 120)
+    assert "values 10 to 120 become 0 to 255" in data.describe()
+
+
+def test_pictures_that_are_transparent_everywhere_are_white(tmp_path: Path) -> None:
+    folder = deep_folder(tmp_path, 10, 120)
+    for file in folder.rglob("*.png"):
+        with_alpha(file, transparent=True)
+    data = opened(path=str(folder))
+    assert all((images[:] == 255).all() for images in data.images.values())
+    assert "nearly all alike" in data.describe()
 
 
 def test_the_range_of_deep_pictures_can_be_said(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Pictures with more than 8 bits per pixel (depth, medical, astronomical ones) use any part of their range: 12 bits in 16,
 or 10 to 120 of 65,535. Which of their values become 0 and 255 is decided once for a whole set, by its training
-pictures, and handed to `decode` as ``levels``.
+pictures, and handed to `decode` as ``levels``. What does not show in a picture, its transparent pixels, has no part in
+that, and becomes white as in any other picture: the upper end of ``levels``.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from triptych.errors import UserError
 log = logging.getLogger(__name__)
 
 Levels = tuple[float, float]  # values of deep pixels that become 0 and 255
+NO_VALUES = (float("inf"), float("-inf"))  # the range of nothing: any other joined to it is the other
 Pixels = npt.NDArray[np.uint8]  # H W (grey) or H W 3
 FILES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -51,21 +53,29 @@ def decode(content: bytes, where: str, *, levels: Levels | None, quiet: bool = F
                 f"{where} has more than 8 bits per pixel, and the training pictures have not: save it with 8 bits"
             )
         low, high = levels
-        values = _deep_values(file, content, where).astype(np.float64)
-        scaled = (values.clip(low, high) - low) * (255 / (high - low) if high > low else 0.0)
+        values, opacity = _deep_values(file, content, where)
+        scaled = (values.astype(np.float64).clip(low, high) - low) * (255 / (high - low) if high > low else 0.0)
+        if opacity is not None:
+            share = opacity if scaled.ndim == 2 else opacity[..., None]
+            scaled = scaled * share + 255 * (1 - share)
         return Image.fromarray(np.rint(scaled).astype(np.uint8))
 
 
 def deep_range(content: bytes, where: str) -> Levels | None:
     """The lowest and the highest value of a picture with more than 8 bits per pixel; None for any other picture.
 
+    Only opaque pixels count or, where there are none, those that show at all. Of a picture that is transparent
+    everywhere, the range is that of no values: from infinity to minus infinity.
+
     where: what to call it in the sentence of the UserError that says it is none, is cut short or is too large.
     """
     with _open(content, where) as file:
         if not _is_deep(file):
             return None
-        values = _deep_values(file, content, where)
-        return float(values.min()), float(values.max())
+        values, opacity = _deep_values(file, content, where)
+        if opacity is not None:
+            values = values[opacity == 1] if (opacity == 1).any() else values[opacity > 0]
+        return (float(values.min()), float(values.max())) if values.size else NO_VALUES
 
 
 @contextlib.contextmanager
@@ -138,28 +148,35 @@ def _is_deep(file: Image.Image) -> bool:
     return False
 
 
-def _deep_values(file: Image.Image, content: bytes, where: str) -> npt.NDArray[np.generic]:
-    """Values H W, or H W 3, of a picture with more than 8 bits per channel."""
+def _deep_values(
+    file: Image.Image, content: bytes, where: str
+) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.float64] | None]:
+    """Values H W, or H W 3, of a picture with more than 8 bits per channel, and how opaque each pixel is, H W, 0 to 1.
+
+    The opacity is None where all pixels are opaque.
+    """
+    opacity = None
     if file.mode[0] in "IF":
         file.load()
         values = np.asarray(ImageOps.exif_transpose(file))
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise UserError(f"{where} has pixels that are no numbers (NaN or infinite): replace them")
-        return values
-    if file.format != "PNG":
+    elif file.format != "PNG":
         raise UserError(
             f"{where} has 16 bits per colour, which can be read from PNG files only: save it as .png, or with 8 bits"
         )
-    with needs(f"{where}, a picture with 16 bits per colour,", "torchvision"):  # Pillow reads the upper 8 bits only
-        from torchvision.io import decode_png
+    else:
+        with needs(f"{where}, a picture with 16 bits per colour,", "torchvision"):  # Pillow reads the upper 8 bits only
+            from torchvision.io import decode_png
 
-    channels = decode_png(torch.frombuffer(bytearray(content), dtype=torch.uint8), apply_exif_orientation=True)
-    values = channels.movedim(0, -1).numpy()
-    colours, alpha = (values[..., :-1], values[..., -1:]) if values.shape[2] in (2, 4) else (values, None)
-    if alpha is not None and (alpha < 65535).any():
-        share = alpha / 65535
-        colours = np.rint(colours * share + 65535 * (1 - share)).astype(np.uint16)
-    return colours[..., 0] if colours.shape[2] == 1 else colours
+        channels = decode_png(torch.frombuffer(bytearray(content), dtype=torch.uint8), apply_exif_orientation=True)
+        values = channels.movedim(0, -1).numpy()
+        if values.shape[2] in (2, 4):
+            values, opacity = values[..., :-1], values[..., -1] / 65535
+        values = values[..., 0] if values.shape[2] == 1 else values
+    if opacity is None and (key := file.info.get("transparency")) is not None:  # one value or colour is transparent
+        opacity = (values != key if values.ndim == 2 else (values != key).any(-1)).astype(np.float64)
+    return values, None if opacity is None or (opacity == 1).all() else opacity
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:

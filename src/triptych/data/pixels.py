@@ -162,6 +162,8 @@ def _levels(rows: "Rows", given: Levels | None) -> tuple[int, Levels | None]:
     if given or not ranges:  # none: such pictures stand in other splits only
         return len(ranges), given
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if low > high:  # all of them are transparent everywhere: any range shows them white
+        return len(ranges), (0.0, WHOLE_RANGES[-1])
     if len(ranges) < len(rows) and low >= 0 and high <= WHOLE_RANGES[-1]:
         # Beside pictures of 8 bits, whose 255 is white: the whole range of as many bits as theirs have.
         low, high = 0.0, next(most for most in WHOLE_RANGES if high <= most)
