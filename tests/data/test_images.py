@@ -183,6 +183,41 @@ def test_a_folder_may_name_its_splits(folder: Path) -> None:
     assert {split: len(images) for split, images in data.images.items()} == {"train": 11, "validation": 3, "test": 6}
 
 
+def test_class_folders_without_a_picture_are_counted_and_named(folder: Path) -> None:
+    """A class that somebody made a folder for and never filled is no class of the model: they should know."""
+    assert "no picture" not in opened(path=str(folder)).describe()
+    (folder / "green" / "later").mkdir(parents=True)
+    (folder / ".cache").mkdir()
+    assert "1 folder holds no picture, where folders are classes: green" in opened(path=str(folder)).describe()
+    (folder / "yellow").mkdir()
+    (folder / "yellow" / "list.txt").write_text("none yet", encoding="utf-8")
+    data = opened(path=str(folder))
+    assert "2 folders hold no picture, where folders are classes: green, yellow" in data.describe()
+    assert data.format.classes == ("blue", "red")
+    (folder / "red" / "0.png").rename(folder / "green" / "later" / "0.png")  # deep in it is in it
+    assert "1 folder holds no picture, where folders are classes: yellow" in opened(path=str(folder)).describe()
+
+
+def test_class_folders_without_a_picture_in_a_split_are_named_with_it(folder: Path) -> None:
+    (folder / "train").mkdir()
+    for name in ("red", "blue"):
+        (folder / name).rename(folder / "train" / name)
+    (folder / "train" / "green").mkdir()
+    (folder / "test").mkdir()
+    assert "2 folders hold no picture, where folders are classes: test, train/green" in (
+        opened(path=str(folder)).describe()
+    )
+
+
+def test_pictures_that_are_not_chosen_are_pictures_all_the_same(folder: Path) -> None:
+    """A folder whose pictures ``data.files`` leaves out is not empty."""
+    (folder / "green").mkdir()
+    Image.new("RGB", (9, 6)).save(folder / "green" / "0.jpg")
+    line = opened(path=str(folder), files="*.png").describe()
+    assert "green/0.jpg (not data.files=*.png)" in line
+    assert "no picture" not in line
+
+
 def test_grey_pictures_saved_in_colour_have_one_channel(folder: Path) -> None:
     for file in folder.rglob("*.png"):
         Image.open(file).convert("L").convert("RGB").save(file)
@@ -290,7 +325,10 @@ def damage_empty(folder: Path) -> None:
         (damage_cut, r"3\.png.*cut short"),
         (damage_cut_jpeg, r"3\.jpg.*cut short"),
         (damage_one_class, r"set has pictures in one folder \(blue\).*one folder per class, two or more"),
-        (damage_one_class_empty, r"set has pictures in one folder \(blue\).*one folder per class, two or more"),
+        (
+            damage_one_class_empty,
+            r"set has pictures in one folder \(blue\) and no picture in red: .*one folder per class, two or more",
+        ),
         (damage_one_class_in_train, r"the training images of .*set are all of the class blue: at least two classes"),
         (damage_no_class, "set has no folder of pictures.*one folder per class, two or more"),
         (damage_empty, "data.path="),
@@ -328,7 +366,19 @@ def table(tmp_path: Path, labels: list[Any], feature: Any = None) -> Path:
 
 def test_labels_may_be_numbers_with_gaps_or_names(tmp_path: Path) -> None:
     assert opened(path=str(table(tmp_path, [10, 2, 10, 2, 10, 2, 10, 2]))).format.classes == ("2", "10")
-    assert opened(path=str(table(tmp_path, ["b", "a"] * 5))).format.classes == ("a", "b")
+    data = opened(path=str(table(tmp_path, ["b", "a"] * 5)))
+    assert data.format.classes == ("a", "b")
+    assert "kept apart" not in data.describe()
+
+
+def test_labels_that_look_alike_are_kept_apart_and_said_to_be(tmp_path: Path) -> None:
+    """A blank too many in some rows of a table makes two classes of one: nobody sees that in their names."""
+    data = opened(path=str(table(tmp_path, ["b", " a", "a", "Caf\u00e9", "Cafe\u0301"] * 5)))
+    assert data.format.classes == (" a", "Cafe\u0301", "Caf\u00e9", "a", "b")
+    assert (
+        "4 of the 5 classes have a name that differs from another one only in blanks or in composed letters (NFC), and "
+        'are kept apart: " a", "a", "Cafe\u0301", "Caf\u00e9"'
+    ) in data.describe()
 
 
 @pytest.mark.parametrize(

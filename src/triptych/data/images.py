@@ -14,9 +14,11 @@ from torch.utils.data import Dataset
 from triptych.data import augment, pictures, pixels, sources
 from triptych.data.augment import Augment
 from triptych.data.batches import ImageBatch, Probe, generator_for, permutation
+from triptych.data.local.report import some
 from triptych.data.module import TaskData
 from triptych.data.pictures import Levels
 from triptych.data.pixels import Images
+from triptych.data.tokenizers import spaced
 from triptych.errors import UserError
 from triptych.files import write_text
 
@@ -122,6 +124,12 @@ class ImageData(TaskData):
         """Read and decode every image, learn the classes and the mean pixel of the training split."""
         dataset = self._read(document=False, stratify="label", layout=self.layout)
         names = _class_names(dataset["train"], self.path or self.source)
+        if alike := _alike(names):
+            quoted = [f'"{name}"' for name in alike]
+            self.report.notes.append(
+                f"{len(alike):,} of the {len(names):,} classes have a name that differs from another one only in "
+                f"blanks or in composed letters (NFC), and are kept apart: {some(quoted)}"
+            )
         self.labels = {split: _labels(dataset[split], names, split) for split in sources.SPLITS}
         if len(self.labels["train"].unique()) < 2:
             raise UserError(
@@ -289,6 +297,14 @@ def _class_names(rows: "Rows", origin: str) -> list[str]:
             "are needed"
         )
     return names
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """The names of classes that look like the name of another one, those that look alike side by side."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(spaced(name), []).append(name)
+    return [name for group in groups.values() if len(group) > 1 for name in group]
 
 
 def _labels(rows: "Rows", names: list[str], split: str) -> Tensor:

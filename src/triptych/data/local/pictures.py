@@ -52,8 +52,10 @@ def from_folders(
         split = splits[name] if splits is not None else own
         found.setdefault(split, []).append((name, parts[by_split]))
     classes = sorted({label for rows in found.values() for _, label in rows})
+    empty = _without_pictures(folder, tops if by_split else [], names)
     if len(classes) < 2:
         where = f"pictures in one folder ({classes[0]})" if classes else "no folder of pictures in it"
+        where += f" and no picture in {some(empty)}" if empty else ""
         both = " Are the folders called train, test ... the classes? Then say data.layout=classes." if by_split else ""
         raise UserError(
             f"data.path={folder} has {where}: pictures to learn from stand in one folder per class, two or "
@@ -64,7 +66,29 @@ def from_folders(
         report.notes.append(
             f"no training picture is of {'the class' if len(untrained) == 1 else 'the classes'} {some(untrained)}"
         )
+    if empty:
+        count = "1 folder holds" if len(empty) == 1 else f"{len(empty):,} folders hold"
+        report.notes.append(f"{count} no picture, where folders are classes: {some(empty)}")
     return {split: _labelled(folder, rows, classes) for split, rows in found.items()}
+
+
+def _without_pictures(folder: Path, splits: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Folders directly under ``folder``, or under those of ``splits`` in it, that hold no picture at any depth.
+
+    names: paths of pictures below ``folder`` that are known already; hidden folders are no classes and not looked into.
+    """
+    parts = [PurePosixPath(name).parts for name in names]
+    filled = {part[:depth] for part in parts for depth in (1, 2) if len(part) > depth}
+    places = [folder, *(folder / split for split in splits)]
+    inside = [one for place in places for one in sorted(place.iterdir()) if one.is_dir()]
+    return [
+        one.relative_to(folder).as_posix()
+        for one in inside
+        if one.relative_to(folder).parts not in filled
+        and not one.name.startswith(".")
+        and one.name != "__MACOSX"
+        and not any(is_picture(file) for _, _, files in os.walk(one) for file in files)
+    ]
 
 
 def _are_splits(folder: Path, names: list[str], tops: list[str], how: str) -> bool:
