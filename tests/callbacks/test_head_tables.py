@@ -11,21 +11,14 @@ import torch
 import torch.nn.functional as F
 
 from conftest import TINY
-from triptych.callbacks.analysis import beside
-from triptych.callbacks.head_tables import (
-    LEFT_OUT_ON,
-    LOOKED_AT,
-    HeadTablesCallback,
-    examples,
-    repeated,
-    table_of,
-    telling,
-    together,
-)
+from triptych.callbacks.head_tables import LEFT_OUT_ON, LENGTH, LOOKED_AT, HeadTablesCallback
 from triptych.explain.analysis import AnalysisGroup
 from triptych.explain.evaluation.stability import over_runs
 from triptych.explain.heads import patterns
 from triptych.explain.heads.importance import importance
+from triptych.explain.heads.table import table_of, telling, together
+from triptych.explain.targets.registry import HeadExamples, target_of
+from triptych.explain.targets.texts import repeated
 from triptych.maps.capture import capture, sites
 
 OF_TEXT = {"distance", "entropy", "relative_entropy", "previous_token", "sink", "induction", "importance"}
@@ -48,10 +41,16 @@ def loaded(run: Path) -> Any:
     return found
 
 
+def examples(run: Any, count: int) -> HeadExamples:
+    target = target_of(run.task)
+    assert target is not None
+    return target.head_examples(run.task, run.data, count, LENGTH)
+
+
 def test_a_run_keeps_three_moments_and_the_ablations(trained: Path) -> None:
     found = kept(trained)
     run = loaded(trained)
-    every, _ = examples(run.task, run.data, LOOKED_AT + LEFT_OUT_ON)
+    every = examples(run, LOOKED_AT + LEFT_OUT_ON).batches
     best = json.loads((trained / "summary.json").read_text(encoding="utf-8"))["best_step"]
     moments = [(each["name"], each["step"]) for each in found["moments"]]
     assert moments == [("start", 0), ("middle", 20), ("trained", best)]
@@ -83,8 +82,8 @@ def test_a_run_keeps_three_moments_and_the_ablations(trained: Path) -> None:
 def test_the_table_says_what_the_maps_of_its_examples_say(trained: Path) -> None:
     """Example by example instead of in batches, and importance by the gradient of one example's own loss."""
     run = loaded(trained)
-    every, grid = examples(run.task, run.data, 6)
-    assert grid is None
+    every = examples(run, 6).batches
+    assert examples(run, 6).grid is None
     table = table_of(run.task, run.data, together(every))
     site = sites(run.model)[1].name
     for at, batch in enumerate(every):
@@ -110,7 +109,7 @@ def test_the_table_says_what_the_maps_of_its_examples_say(trained: Path) -> None
 def test_examples_do_not_overlap_and_are_the_same_each_time(trained: Path) -> None:
     run = loaded(trained)
     whole = run.data.ids["validation"]
-    every, _ = examples(run.task, run.data, 10_000)
+    every = examples(run, 10_000).batches
     assert len(every) == (len(whole) - 1) // run.data.context
     assert torch.equal(torch.cat([each.tokens[0] for each in every]), whole[: len(every) * run.data.context])
     assert [len(batch.tokens) for batch in together(every[:18])] == [16, 2]
@@ -127,7 +126,7 @@ def test_taking_the_table_leaves_training_alone(trained: Path) -> None:
     run = loaded(trained)
     run.task.train()
     before = torch.get_rng_state()
-    table_of(run.task, run.data, together(examples(run.task, run.data, 2)[0]))
+    table_of(run.task, run.data, together(examples(run, 2).batches))
     assert torch.equal(before, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in run.model.parameters())
     assert run.task.training
@@ -212,7 +211,7 @@ NOT_OF_IMAGES = (
 )
 
 
-def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: None) -> None:
+def test_several_analyses_speak_in_their_order(unchecked: None) -> None:
     asked: list[str] = []
 
     class One:
@@ -234,8 +233,6 @@ def test_several_stand_beside_a_task_in_their_order(tmp_path: Path, unchecked: N
     assert asked == ["a 7", "b 7"]
     assert both.pictures(None, None, 7) == {"a": 7, "b": 7}
     assert [one.name for one in both] == ["a", "b"]  # type: ignore[attr-defined]
-    assert "AlignmentCallback" in {type(one).__name__ for one in beside("translation", tmp_path)}
-    assert "HeadTablesCallback" in {type(one).__name__ for one in beside("charlm", tmp_path)}
 
 
 def test_a_model_without_attention_has_no_table(tmp_path: Path, unchecked: None) -> None:

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from subjects_of import subject_of, task_and_data
 
-from triptych.callbacks.verdicts import ExplanationsCallback
+from triptych.callbacks.explanations import ExplanationsCallback
 from triptych.commands.explain import explain
 from triptych.errors import UserError
 from triptych.explain import explaining

@@ -159,6 +159,8 @@ class AlignmentCallback(pl.Callback):
     folder: the run's; pictures go beside its maps.
     """
 
+    for_task = TranslationTask
+
     def __init__(self, *, folder: Path) -> None:
         self.folder = folder
         self._row: TableRow | None = None

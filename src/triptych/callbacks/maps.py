@@ -22,7 +22,7 @@ from triptych.training.checkpoints import require_finite
 class MapsCallback(pl.Callback):
     """Captures the probes' attention while a model trains, and writes records and pictures.
 
-    folder: where records and pictures go, inside the run's folder, whose report is written at each moment too.
+    folder: the run's; records and pictures go into its maps/, and its report is written at each moment too.
     every_n_steps: parameter updates between two moments; 0 for the end only.
     probes: how many fixed examples. length: longest probe, in positions. layers, heads: which; None for all.
     scores: keep scores before softmax beside the weights. fingerprint: of the data. resumed_at: a resumed run's
@@ -45,7 +45,7 @@ class MapsCallback(pl.Callback):
         heads: Sequence[int] | None,
         scores: bool,
     ) -> None:
-        self.folder, self.fingerprint = folder, fingerprint
+        self.run, self.folder, self.fingerprint = folder, folder / "maps", fingerprint
         self.every_n_steps, self.count, self.length = every_n_steps, probes, length
         self.layers, self.heads, self.scores = layers, heads, scores
         self.resumed_at = resumed_at
@@ -121,5 +121,5 @@ class MapsCallback(pl.Callback):
             publish.picture(trainer.loggers, f"maps/{title}", picture, step, caption=last.caption())
         for logger in trainer.loggers:
             logger.save()
-        run_page.write(self.folder.parent)  # the page can be looked at while the model trains
+        run_page.write(self.run)  # the page can be looked at while the model trains
         self.seconds += time.perf_counter() - started

@@ -12,17 +12,19 @@ from triptych.runs import jsonlines
 from triptych.tasks.base import Task
 from triptych.training.checkpoints import require_finite
 
+FILE = "samples.jsonl"
+
 
 class SamplesCallback(pl.Callback):
-    """Asks the task for a sample every N updates and at the end.
+    """Asks the task for a sample every N updates and at the end; a task may have none to give.
 
-    path: ``samples.jsonl``. every_n_steps: 0 for the end only. resumed_at: a resumed run's step; later rows are cut.
+    folder: the run's. every_n_steps: 0 for the end only. resumed_at: a resumed run's step; later rows are cut.
     options: what ``Task.sample`` takes.
     """
 
-    def __init__(self, *, path: Path, every_n_steps: int, resumed_at: int | None, options: dict[str, Any]) -> None:
-        self.path, self.every_n_steps, self.options = path, every_n_steps, options
-        self.rows = [] if resumed_at is None else [row for row in read(path) if row["step"] <= resumed_at]
+    def __init__(self, *, folder: Path, every_n_steps: int, resumed_at: int | None, options: dict[str, Any]) -> None:
+        self.path, self.every_n_steps, self.options = folder / FILE, every_n_steps, options
+        self.rows = [] if resumed_at is None else [row for row in read(self.path) if row["step"] <= resumed_at]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -41,7 +43,10 @@ class SamplesCallback(pl.Callback):
         require_finite(trainer)
         assert isinstance(task, Task)
         with probing(task.model):
-            prompt, text = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]
+            sample = task.sample(trainer.datamodule, **self.options)  # type: ignore[attr-defined]
+        if sample is None:
+            return
+        prompt, text = sample
         self.rows.append({"step": step, "prompt": prompt, "text": text})
         write_text(self.path, jsonlines.dumps(self.rows))
         publish.text(trainer.loggers, "samples", prompt + text, step)

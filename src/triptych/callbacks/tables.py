@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -32,9 +33,21 @@ class TablesCallback(pl.Callback):
             return
         assert isinstance(pl_module, Task)
         data = trainer.datamodule  # type: ignore[attr-defined]
-        self.publish(pl_module, data, trainer.loggers, "val", trainer.global_step)
+        self._publish(pl_module, data, trainer.loggers, "val", trainer.global_step)
 
-    def publish(self, task: Task, data: object, loggers: list[pl.loggers.Logger], split: str, step: int) -> None:
+    def measure(self, task: Task, data: Any) -> tuple[dict[str, float], dict[str, str]]:
+        """No figures: the task's own metrics are those of its tables."""
+        return {}, {}
+
+    def conclude(self, task: Task, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
+        """Draw what was measured over the test split, which comes last."""
+        self._publish(task, data, loggers, "test", step)
+
+    def pictures(self, task: Task, probe: Any, step: int) -> dict[str, Picture]:
+        """None: a table is of a whole split."""
+        return {}
+
+    def _publish(self, task: Task, data: Any, loggers: list[pl.loggers.Logger], split: str, step: int) -> None:
         """Draw what was measured over ``split`` last."""
         for name, table in task.tables(data).items():
             picture = draw(table, f"{name}, {split}, step {step:,}")

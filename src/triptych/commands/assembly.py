@@ -1,6 +1,7 @@
 """What a run's training is put together from, the same in every process: data, task, callbacks, Trainer."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -8,15 +9,13 @@ from omegaconf import DictConfig
 from pytorch_lightning.callbacks import EarlyStopping
 from rich.console import Console
 
-from triptych.callbacks.analysis import beside
 from triptych.callbacks.maps import MapsCallback
 from triptych.callbacks.progress import ProgressCallback
 from triptych.callbacks.samples import SamplesCallback
-from triptych.callbacks.tables import TablesCallback
 from triptych.config import build
-from triptych.config.containers import to_dict
+from triptych.config.callbacks import build_callbacks
 from triptych.distributed.launch import ProcessGroup
-from triptych.explain.analysis import AnalysisGroup
+from triptych.explain.analysis import Analysis, AnalysisGroup
 from triptych.runs.folder import RunFolder
 from triptych.runs.metrics_file import MetricsFile
 from triptych.sweeps.pruning import Trial
@@ -45,12 +44,30 @@ class Assembly:
 
     trainer: pl.Trainer
     live: ProgressCallback
-    maps: MapsCallback
-    samples: SamplesCallback
-    tables: TablesCallback
-    measuring: AnalysisGroup
+    configured: list[pl.Callback]
     checkpoints: CheckpointCallback
     loggers: list[Any]
+
+    @property
+    def analyses(self) -> AnalysisGroup:
+        """What is measured and concluded beside the task's own metrics."""
+        return AnalysisGroup(*(callback for callback in self.configured if isinstance(callback, Analysis)))
+
+    @property
+    def capture_error(self) -> float | None:
+        """The worst of the maps that were taken; None where none were."""
+        errors = [callback.capture_error for callback in self.configured if isinstance(callback, MapsCallback)]
+        return max((error for error in errors if error is not None), default=None)
+
+    @property
+    def map_seconds(self) -> float:
+        """Wall time that maps took."""
+        return sum(callback.seconds for callback in self.configured if isinstance(callback, MapsCallback))
+
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        """What the model said while it trained."""
+        return [row for each in self.configured if isinstance(each, SamplesCallback) for row in each.rows]
 
     def fit(self, task: Task, data: Any, run: RunFolder) -> None:
         """Train to the end, from the run's last checkpoint where it has one."""
@@ -83,18 +100,8 @@ def assemble(
         every_n_steps=config.checkpoint_every,
         look_every=config.trainer.log_every_n_steps,
     )
-    maps = MapsCallback(
-        folder=run.path / "maps", fingerprint=data.fingerprint, resumed_at=resumed_at, **to_dict(config.maps)
-    )
-    samples = SamplesCallback(
-        path=run.path / "samples.jsonl",
-        every_n_steps=config.maps.every_n_steps,
-        resumed_at=resumed_at,
-        options=to_dict(config.sample),
-    )
-    tables = TablesCallback(folder=run.path)
-    measuring = beside(task.name, run.path, to_dict(config.explain) if config.get("explain") else None)
-    callbacks: list[Any] = [live, maps, samples, tables, *measuring, checkpoints]
+    configured = build_callbacks(config, folder=run.path, fingerprint=data.fingerprint, resumed_at=resumed_at)
+    callbacks: list[Any] = [live, *configured.values(), checkpoints]
     if trial is not None:
         callbacks.append(trial.callback(run))
     if config.ema is not None:
@@ -117,4 +124,15 @@ def assemble(
         check_val_every_n_epoch=None,
         val_check_interval=plan.validation_every,
     )
-    return Assembly(trainer, live, maps, samples, tables, measuring, checkpoints, loggers)
+    return Assembly(trainer, live, list(configured.values()), checkpoints, loggers)
+
+
+def analyses(config: DictConfig, folder: Path) -> AnalysisGroup:
+    """Those of a run's callbacks that measure and draw, for a run that has ended.
+
+    Args:
+        config: The run's configuration.
+        folder: The run's.
+    """
+    configured = build_callbacks(config, folder=folder, fingerprint="", resumed_at=None)
+    return AnalysisGroup(*(callback for callback in configured.values() if isinstance(callback, Analysis)))

@@ -4,7 +4,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from triptych.callbacks.analysis import beside
+from triptych.commands.assembly import analyses
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
 from triptych.inference.loading import load
@@ -29,7 +29,7 @@ def evaluate(config: DictConfig) -> dict[str, float]:
             f"{str(known)[:12]}): point path= at the same data"
         )
     measured, notes = measure(
-        trained.config, trained.task, trained.data, beside(trained.task.name, trained.folder.path)
+        trained.config, trained.task, trained.data, analyses(trained.config, trained.folder.path)
     )
     table = Table(title=f"{trained.folder.path.name}, {config.checkpoint}.ckpt")
     for column in ("metric", "now", "in the run", "difference"):

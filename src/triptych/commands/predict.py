@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from triptych.attention import set_backend
-from triptych.callbacks.analysis import beside
+from triptych.commands.assembly import analyses
 from triptych.config import validate
 from triptych.config.containers import to_dict
 from triptych.data.batches import Probe
@@ -107,7 +107,7 @@ def draw_maps(trained: Trained, probes: list[Probe], into: Path, checkpoint: str
     """
     summary = trained.folder.summary()
     step = folder.checkpoint_contents(trained.folder.path / "checkpoints" / f"{checkpoint}.ckpt")["global_step"]
-    more = beside(trained.task.name, trained.folder.path)
+    more = analyses(trained.config, trained.folder.path)
     names: set[str] = set()
     every: list[MapRecord] = []
     for probe in probes:

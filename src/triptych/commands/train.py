@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from triptych import hardware
-from triptych.callbacks.maps import MapsCallback
 from triptych.commands.assembly import Assembly, assemble, learner
 from triptych.config import build, validate
 from triptych.config.containers import to_dict
@@ -45,7 +44,6 @@ def train(config: DictConfig) -> RunFolder:
     silence_lightning()
     trial = trial_of(config)
     task_class = build.check(config)
-    validate.check(config.maps, MapsCallback.__init__, "maps")
     validate.check(config.sample, task_class.sample, "sample")
     _absolute_paths(config)
     config.trainer.precision = hardware.full_name(config.trainer.precision)
@@ -150,12 +148,11 @@ def _fit(
         if build.sharded(config):  # a whole model again
             task = build.build_task(config, build.build_model(config, data.sizes), compiled=False)
         task.model.load_state_dict(weights(run.path / folder.BEST))
-        summary["metrics"], summary["notes"] = measure(config, task, data, parts.measuring)
+        summary["metrics"], summary["notes"] = measure(config, task, data, parts.analyses)
         summary["best_step"] = parts.checkpoints.best_step
         if task.answers:
             run.write_answers(task.answers)
-        parts.tables.publish(task, data, parts.loggers, "test", parts.checkpoints.best_step or 0)
-        parts.measuring.conclude(task, data, parts.loggers, parts.trainer.global_step)
+        parts.analyses.conclude(task, data, parts.loggers, parts.checkpoints.best_step or 0)
         _conclude(summary, parts.loggers, run)
     except BaseException as error:
         asked = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
@@ -177,7 +174,7 @@ def _fit(
             console.print(f"{why}; to go on: {_resume_command(config, run)}", soft_wrap=True)
             raise SystemExit(130) from error
         raise
-    _show_results(config, summary, parts.samples.rows, run)
+    _show_results(config, summary, parts.samples, run)
     return run
 
 
@@ -226,13 +223,13 @@ def _first_summary(config: DictConfig, data: Any, task: Task, resumed: Resumed |
 
 def _costs(before: float, task: Task, parts: Assembly, started: float) -> dict[str, Any]:
     """How far the run came, and what it took; ``before`` are the seconds it took before it was resumed."""
-    speed, maps = parts.live.seen_per_second, parts.maps
+    speed = parts.live.seen_per_second
     return {
         "steps": parts.trainer.global_step,
         "seen": {"value": task.seen, "unit": parts.live.unit},
         "fit_seconds": round(before + time.perf_counter() - started, 2),
         "seen_per_second": None if speed is None else round(speed, 1),
-        "maps": {"capture_error": maps.capture_error, "seconds": round(maps.seconds, 2)},
+        "maps": {"capture_error": parts.capture_error, "seconds": round(parts.map_seconds, 2)},
     }
 
 

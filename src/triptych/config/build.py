@@ -15,6 +15,7 @@ from torch import nn
 from triptych import hardware
 from triptych.config import validate
 from triptych.environment import needs, require
+from triptych.config.callbacks import check_callbacks, watchable
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task
@@ -56,9 +57,11 @@ def check(config: DictConfig) -> type[Task]:
     recipe = config.get("recipe")
     if recipe is not None and recipe.task != task.name:
         raise UserError(f"experiment={recipe.name} is a recipe for task={recipe.task}, not {task.name}")
-    if config.watch.metric not in task.metrics:
+    check_callbacks(config, task)
+    metrics = watchable(config, task)
+    if config.watch.metric not in metrics:
         raise UserError(
-            f"watch.metric={config.watch.metric} is not a metric of task={task.name}; it has: {', '.join(task.metrics)}"
+            f"watch.metric={config.watch.metric} is not a metric of task={task.name}; it has: {', '.join(metrics)}"
         )
     if config.watch.mode not in ("min", "max"):
         raise UserError(f"watch.mode={config.watch.mode}; it must be min or max")

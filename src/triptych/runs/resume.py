@@ -23,6 +23,7 @@ LENGTH_AND_LOGGING = (
     "early_stopping",
     "logger",
     "maps",
+    "callbacks",
     "sample",
     "explain",
 )

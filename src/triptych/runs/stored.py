@@ -23,6 +23,28 @@ RENAMED = {
     "data.ratio": "data.max_length_ratio",
 }
 """Settings up to version 2, and what they are called now."""
+CALLBACKS = {
+    "maps": {
+        "_target_": "triptych.callbacks.maps.MapsCallback",
+        **{name: f"${{maps.{name}}}" for name in ("every_n_steps", "probes", "length", "layers", "heads", "scores")},
+    },
+    "samples": {
+        "_target_": "triptych.callbacks.samples.SamplesCallback",
+        "every_n_steps": "${maps.every_n_steps}",
+        "options": "${sample}",
+    },
+    "tables": {"_target_": "triptych.callbacks.tables.TablesCallback"},
+    "heads": {"_target_": "triptych.callbacks.head_tables.HeadTablesCallback"},
+    "alignment": {"_target_": "triptych.callbacks.aligning.AlignmentCallback"},
+    "explanations": {
+        "_target_": "triptych.callbacks.explanations.ExplanationsCallback",
+        "examples": "${explain.examples}",
+        "seconds": "${explain.seconds}",
+    },
+}
+"""What hung on every trainer up to version 3."""
+WHERE = {"alignment": "translation", "explanations": "explain"}
+"""Those of them that not every run had: the name of the task, or the settings, that brought each."""
 KEY = "settings_version"  # in a stored config.yaml; where it is missing, version 1
 
 
@@ -77,5 +99,17 @@ def _to_3(config: DictConfig) -> None:
             node[new.rpartition(".")[2]] = node.pop(name)
 
 
-STEPS: tuple[Callable[[DictConfig], None], ...] = (_to_2, _to_3)
+def _to_4(config: DictConfig) -> None:
+    """Callbacks are listed, which was left to the code."""
+    task = config.get("task")
+    if "maps" in config and "sample" in config and task is not None:  # of a run, not of a part of one
+        listed = {
+            name: settings
+            for name, settings in CALLBACKS.items()
+            if name not in WHERE or (WHERE[name] in (task.get("name"), *config))
+        }
+        config.setdefault("callbacks", OmegaConf.create(listed))
+
+
+STEPS: tuple[Callable[[DictConfig], None], ...] = (_to_2, _to_3, _to_4)
 """What leads from each version to the next; the first from version 1 to 2."""

@@ -14,6 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from triptych.config import build
+from triptych.config.callbacks import watchable
 from triptych.config.messages import refuse_added
 from triptych.environment import silence_lightning
 from triptych.errors import UserError
@@ -117,12 +118,14 @@ class Sweep(Sweeper):
             try:
                 refuse_added(config, everything)
                 if n == 0:
-                    task = build.check(self._job(config))
+                    job = self._job(config)
+                    task = build.check(job)
+                    metrics = watchable(job, task)
             finally:
                 HydraConfig.instance().cfg = before
-        if chosen.metric not in task.metrics:
+        if chosen.metric not in metrics:
             raise UserError(
-                f"sweep.metric={chosen.metric} is not a metric of task={task.name}; it has: {', '.join(task.metrics)}"
+                f"sweep.metric={chosen.metric} is not a metric of task={task.name}; it has: {', '.join(metrics)}"
             )
         choices = self.config.hydra.runtime.choices
         return {name: choices.get(name, OmegaConf.select(self.config, name)) for name in varied.axes}

@@ -90,13 +90,13 @@ class Task(pl.LightningModule, ABC):
         """Tables of counts over the split that was evaluated last, by name, for the dashboards."""
         return {}
 
-    @abstractmethod
-    def sample(self, data: Any, *args: Any, **options: Any) -> tuple[str, str]:
-        """Something for a person to judge the model by: what it was given, and what it made of it."""
+    def sample(self, data: Any, *args: Any, **options: Any) -> tuple[str, str] | None:
+        """Something for a person to judge the model by: what it was given, and what it made of it; None for nothing."""
+        return None
 
-    @abstractmethod
     def predict(self, data: Any, given: str, *args: Any, **options: Any) -> Iterator[str]:
-        """The model's answer to a person's input, piece by piece."""
+        """The model's answer to a person's input, piece by piece. Raises UserError for a task that takes none."""
+        raise UserError(f"input=: task={self.name} answers no input of a person")
 
     def pieces(self, given: str) -> int | None:
         """How many pieces ``predict`` will give, where that is known and worth a progress bar."""

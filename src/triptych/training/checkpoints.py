@@ -156,7 +156,13 @@ class CheckpointCallback(Checkpoint):
     def consider(self, trainer: pl.Trainer) -> None:
         """Keep the current weights as ``best`` if the metric just measured says so."""
         self.measured_at = trainer.global_step
-        score = float(trainer.callback_metrics[self.metric])
+        logged = {name: float(number) for name, number in trainer.callback_metrics.items() if "/" in name}
+        if self.metric not in logged:
+            raise UserError(
+                f"watch.metric={self.metric} was not logged by the validation at step {trainer.global_step}; logged: "
+                f"{', '.join(logged)}"
+            )
+        score = logged[self.metric]
         if not math.isfinite(score):
             raise diverged(trainer, f"{self.metric} is {score}")
         if self.best_score is None or self.sign * score < self.sign * self.best_score:

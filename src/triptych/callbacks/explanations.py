@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 from triptych.data.batches import Probe
 from triptych.explain.explaining import Settings, explain
 from triptych.explain.methods.registry import METHODS
-from triptych.explain.targets.registry import Question, examples, subjects
+from triptych.explain.targets.registry import Question, examples, subjects, target_of, undefined
 from triptych.loggers import publish
 from triptych.maps.capture import sites
 from triptych.maps.labels import shortened
@@ -33,12 +33,12 @@ class ExplanationsCallback(pl.Callback):
         self.folder, self.examples, self.seconds = folder, examples, seconds
 
     def measure(self, task: Task, data: Any) -> tuple[dict[str, float], dict[str, str]]:
-        """Nothing: these are findings about maps, not figures of the model."""
-        return {}, {}
+        """No figures, since these are findings about maps; of a task without explanations, that it has none."""
+        return {}, {} if target_of(task) else {"explanations": undefined(task)}
 
     def conclude(self, task: Task, data: Any, loggers: list[pl.loggers.Logger], step: int) -> None:
         """Explain and judge, and write it down for the report."""
-        if self.examples == 0 or not sites(task.model):
+        if self.examples == 0 or not sites(task.model) or target_of(task) is None:
             return
         probes = examples(task, data, "validation", self.examples, max_length=STRETCH)
         names = [each.name for each in METHODS if not each.slow and each.name not in AT_LEISURE]
