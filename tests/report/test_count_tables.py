@@ -74,10 +74,10 @@ def test_more_rows_than_can_be_read_are_drawn() -> None:
 def test_the_callback_stores_what_the_page_shows(run: Path, unchecked: None) -> None:
     table = Table(("a", "b"), torch.tensor([[7, 1], [2, 5]]), rows="true", columns="predicted")
     task: Any = SimpleNamespace(tables=lambda data: {"confusion": table})
-    TablesCallback.publish(TablesCallback(folder=run), task, None, [], "val", 30)
-    assert read_tables(run, []) == [Counts("confusion", "val", 30, "true", "predicted", ["a", "b"], [[7, 1], [2, 5]])]
-    assert (run / "val-confusion.png").stat().st_size > 1000
-    assert "Validation split, step 30: 12 of 15 right" in run_page.write(run).read_text(encoding="utf-8")
+    TablesCallback(folder=run).conclude(task, None, [], 30)
+    assert read_tables(run, []) == [Counts("confusion", "test", 30, "true", "predicted", ["a", "b"], [[7, 1], [2, 5]])]
+    assert (run / "test-confusion.png").stat().st_size > 1000
+    assert "Test split, step 30: 12 of 15 right" in run_page.write(run).read_text(encoding="utf-8")
     assert [file.name for file in run.iterdir() if "partial" in file.name] == []
 
 

@@ -1,5 +1,6 @@
 """Samples of what a model says, while it trains: kept in ``samples.jsonl`` and sent to every dashboard."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ class SamplesCallback(pl.Callback):
     options: what ``Task.sample`` takes.
     """
 
-    def __init__(self, *, folder: Path, every_n_steps: int, resumed_at: int | None, options: dict[str, Any]) -> None:
-        self.path, self.every_n_steps, self.options = folder / FILE, every_n_steps, options
+    def __init__(self, *, folder: Path, every_n_steps: int, resumed_at: int | None, options: Mapping[Any, Any]) -> None:
+        self.path, self.every_n_steps = folder / FILE, every_n_steps
+        self.options = {str(name): option for name, option in options.items()}
         self.rows = [] if resumed_at is None else [row for row in read(self.path) if row["step"] <= resumed_at]
 
     def on_train_batch_end(

@@ -28,9 +28,7 @@ def evaluate(config: DictConfig) -> dict[str, float]:
             f"the data are not those the run was trained on (fingerprint {trained.data.fingerprint[:12]}, then "
             f"{str(known)[:12]}): point path= at the same data"
         )
-    measured, notes = measure(
-        trained.config, trained.task, trained.data, analyses(trained.config, trained.folder.path)
-    )
+    measured, notes = measure(trained.config, trained.task, trained.data, analyses(trained.config, trained.folder.path))
     table = Table(title=f"{trained.folder.path.name}, {config.checkpoint}.ckpt")
     for column in ("metric", "now", "in the run", "difference"):
         table.add_column(column, justify="left" if column == "metric" else "right")

@@ -149,6 +149,8 @@ def _fit(
             task = build.build_task(config, build.build_model(config, data.sizes), compiled=False)
         task.model.load_state_dict(weights(run.path / folder.BEST))
         summary["metrics"], summary["notes"] = measure(config, task, data, parts.analyses)
+        # What a callback logged and the run watched is not measured again: it stands as it was for these weights.
+        summary["metrics"].setdefault(config.watch.metric, parts.checkpoints.best_score)
         summary["best_step"] = parts.checkpoints.best_step
         if task.answers:
             run.write_answers(task.answers)

@@ -14,8 +14,8 @@ from torch import nn
 
 from triptych import hardware
 from triptych.config import validate
-from triptych.environment import needs, require
 from triptych.config.callbacks import check_callbacks, watchable
+from triptych.environment import needs, require
 from triptych.errors import UserError
 from triptych.models.blocks import parameter_count
 from triptych.tasks.base import Task

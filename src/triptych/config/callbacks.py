@@ -45,7 +45,9 @@ def check_callbacks(config: DictConfig, task: type[Task]) -> None:
                 raise UserError(f"{where}.{argument} is missing: {made.__name__} needs it")
         served: type[Task] | None = getattr(made, "for_task", None)
         if served is not None and not issubclass(task, served):
-            raise UserError(f"{where} is for task={served.name}, not task={task.name}: leave it out, or say {where}=null")
+            raise UserError(
+                f"{where} is for task={served.name}, not task={task.name}: leave it out, or say {where}=null"
+            )
 
 
 def watchable(config: DictConfig, task: type[Task]) -> list[str]:
@@ -80,7 +82,9 @@ def _chosen(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
         if settings is None:
             continue
         if not OmegaConf.is_dict(settings) or "_target_" not in settings:
-            raise UserError(f"callbacks.{name} must hold the _target_ of a Lightning callback, or be null to switch it off")
+            raise UserError(
+                f"callbacks.{name} must hold the _target_ of a Lightning callback, or be null to switch it off"
+            )
         yield str(name), settings
 
 
