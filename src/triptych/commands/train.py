@@ -121,24 +121,23 @@ def _fit(
     world: ProcessGroup,
     trial: Trial | None,
 ) -> RunFolder:
-    run.write_config(config)
-    data.save(run.path)
     summary = _first_summary(config, data, task, resumed)
-    run.write_summary(summary)
-
-    resumed_at = resumed.step if resumed else None
-    parts = assemble(config, plan, data, task, run, world, console, resumed_at, trial)
-    for logger in parts.loggers:
-        logger.log_hyperparams(_hyperparameters(config))
-    console.print(
-        f"{parameter_count(task.model):,} parameters on {plan.device.type}"
-        f"{f' in {world.size} processes' if world.size > 1 else ''}, {config.trainer.precision}"
-        f"{', compiled' if config.compile else ''}; attention {backends(task.model)}; run {run.path}",
-        soft_wrap=True,
-    )
-
     before, started = summary["fit_seconds"], time.perf_counter()
-    try:
+    parts: Assembly | None = None
+    try:  # from the first write on, however this ends, the run's status says so
+        run.write_config(config)
+        data.save(run.path)
+        run.write_summary(summary)
+        parts = assemble(config, plan, data, task, run, world, console, resumed.step if resumed else None, trial)
+        for logger in parts.loggers:
+            logger.log_hyperparams(_hyperparameters(config))
+        console.print(
+            f"{parameter_count(task.model):,} parameters on {plan.device.type}"
+            f"{f' in {world.size} processes' if world.size > 1 else ''}, {config.trainer.precision}"
+            f"{', compiled' if config.compile else ''}; attention {backends(task.model)}; run {run.path}",
+            soft_wrap=True,
+        )
+        started = time.perf_counter()
         world.share(run.path)
         world.connect(plan.device)
         parts.fit(task, data, run)
@@ -160,13 +159,15 @@ def _fit(
         asked = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
         pruned = isinstance(error, Pruned)
         summary["status"] = "interrupted" if asked else "pruned" if pruned else "failed"
-        if pruned:  # the sweep gave it up: what it had reached stands, without a test
+        if pruned and parts is not None:  # the sweep gave it up: what it had reached stands, without a test
             summary["metrics"] = {config.watch.metric: parts.checkpoints.best_score}
             summary["notes"], summary["best_step"] = {"pruned": str(error)}, parts.checkpoints.best_step
-        summary.update(_costs(before, task, parts, started))
+        if parts is not None:
+            summary.update(_costs(before, task, parts, started))
         _try(run.write_summary, summary)
         _try(run_page.write, run.path)
-        _try(publish.close, parts.loggers, pruned)
+        if parts is not None:
+            _try(publish.close, parts.loggers, pruned)
         if isinstance(error, Requeued):
             raise
         if asked and trial is not None:  # the sweep says how to go on
