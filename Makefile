@@ -1,8 +1,8 @@
 # Short names for everything a person does here; `make` alone lists them. GNU make 3.81 (macOS) is enough.
 #
-# args="..."   shell words that go to the script as Hydra overrides; the shell sees them, make does not expand them
+# args="..."   shell words that go to the program as options; the shell sees them, make does not expand them
 # input= reference= run= runs= path= resume= output=   free text and paths: neither make, the shell nor Hydra reads them; the
-#              scripts find them in the environment, byte for byte, as TRIPTYCH_INPUT, _RUN, _DATA_PATH, ...
+#              program finds them in the environment, byte for byte, as TRIPTYCH_INPUT, _RUN, _DATA_PATH, ...
 
 # make hands every variable of its command line to the recipes, and since 4.4 to $(shell) too, expanded: a
 # $(shell ...) in a text would run, a lone $( would stop make. So this stands before the first $(shell).
@@ -23,25 +23,25 @@ setup: ## make the environment .venv (other targets do so by themselves): PYTHON
 	@sh scripts/setup.sh '$(VENV)' '$(PYTHON)'
 
 train: $(ready) ## train a model: make train task=charlm args="trainer.max_steps=200 attention=naive"
-	$(script)
+	$(triptych)
 
 sweep: $(ready) ## vary options: make sweep task=vit sweep=lr, or args="optimizer.lr=1e-3,3e-3", or args="seeds=5"
-	$(script)
+	$(triptych)
 
 evaluate: $(ready) ## test metrics again from a checkpoint: make evaluate run=runs/charlm/latest
-	$(script)
+	$(triptych)
 
 predict: $(ready) ## use a trained model: make predict run=runs/charlm/latest input="The assert statement"
-	$(script)
+	$(triptych)
 
 explain: $(ready) ## what the maps show, tested: make explain run=runs/vit/latest args="split=test n=64"
-	$(script)
+	$(triptych)
 
 report: $(ready) ## rebuild a run's report.html: make report run=runs/charlm/latest
-	$(script)
+	$(triptych)
 
 compare: $(ready) ## put runs side by side: make compare runs="runs/charlm/*" args="sort=test/loss"
-	$(script)
+	$(triptych)
 
 dashboard: $(ready) ## TensorBoard on runs/: make dashboard port=6006
 	@case $(call quoted,$(value port)) in ''|*[!0-9]*) \
@@ -50,7 +50,7 @@ dashboard: $(ready) ## TensorBoard on runs/: make dashboard port=6006
 	  { echo "TensorBoard did not start (see above); if its port is taken: make dashboard port=6007" >&2; exit 1; }
 
 bench: $(ready) ## measure speed on this machine
-	$(script)
+	$(triptych)
 
 test: $(ready) ## style, types and tests; args="-k mask" goes to pytest
 	$(python) -m ruff check
@@ -64,9 +64,9 @@ test-slow: $(ready) ## the tests that take minutes
 
 clean: ## remove caches, never runs/ or .venv
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find scripts src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# ---- how the recipes call a script ----
+# ---- how the recipes call the program ----
 
 define newline
 
@@ -74,7 +74,7 @@ define newline
 endef
 quoted = '$(subst ','\'',$(subst $(newline), ,$(1)))'
 words_of_args = $(subst $(newline), ,$(value args))
-script = $(python) scripts/$@.py$(if $(value task), task=$(call quoted,$(value task)))$(if $(value sweep), sweep=$(call quoted,$(value sweep)))$(if $(value args), $(words_of_args))
+triptych = $(VENV)/bin/triptych $@$(if $(value task), task=$(call quoted,$(value task)))$(if $(value sweep), sweep=$(call quoted,$(value sweep)))$(if $(value args), $(words_of_args))
 
 # ---- the environment ----
 
@@ -116,6 +116,6 @@ known := task sweep args port input run path resume output reference runs VENV P
 unknown := $(filter-out $(known),$(foreach v,$(.VARIABLES),$(if $(filter command,$(origin $(v))),$(v))))
 ifeq ($(MAKELEVEL),0)
 ifneq ($(unknown),)
-  $(error make has no setting $(firstword $(unknown))=; give it to the script instead: args="$(firstword $(unknown))=...")
+  $(error make has no setting $(firstword $(unknown))=; give it to the program instead: args="$(firstword $(unknown))=...")
 endif
 endif

@@ -21,19 +21,20 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-
 
 # -S leaves out every site-packages folder, and -I the variables and the working folder that could add to the path.
 START = "import runpy, sys; site, source, script = sys.argv[1:4]; sys.path += [source, site]; del sys.argv[1:4]; "
-RUN = "sys.argv[0] = script; runpy.run_path(script, run_name='__main__')"
+RUN = "from triptych.commands.cli import main; main()"
 IN_TURN = """
 import contextlib, io, json
 from hydra.core.global_hydra import GlobalHydra
+from triptych.commands.cli import main
 
-for name, *words in json.loads(sys.argv[1]):
+for words in json.loads(sys.argv[1]):
     GlobalHydra.instance().clear()
-    sys.argv = [f"{script}/{name}.py", *words]
+    sys.argv = ["triptych", *words]
     output, errors = io.StringIO(), io.StringIO()
     code = 0
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
+            main()
         except SystemExit as ended:
             code = ended.code or 0
     print(json.dumps([code, output.getvalue(), errors.getvalue()]))
@@ -103,11 +104,11 @@ class Environment:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def command(self, name: str, *words: str) -> Outcome:
-        """Run one of the scripts in a process of its own, as make does."""
-        return self.python(RUN, *words, script=REPOSITORY / "scripts" / f"{name}.py")
+        """Run a command in a process of its own."""
+        return self.python(RUN, name, *words)
 
     def commands(self, *lines: Sequence[str]) -> list[Outcome]:
-        """Run several scripts in turn in one process, which imports the large libraries once."""
-        done = self.python(IN_TURN, json.dumps(lines), script=REPOSITORY / "scripts")
+        """Run several commands in turn in one process, which imports the large libraries once."""
+        done = self.python(IN_TURN, json.dumps(lines))
         assert done.code == 0, done.out + done.err
         return [Outcome(*json.loads(line)) for line in done.out.splitlines()]

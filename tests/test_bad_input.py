@@ -21,7 +21,7 @@ import triptych.commands.report
 import triptych.commands.train
 from conftest import TINY, Composed
 from test_resume import UNEVEN, checkpoint_of, only_run, rows_of, summary_of
-from triptych.commands.cli import CONF, command
+from triptych.commands.cli import command
 from triptych.runs import folder
 from triptych.tasks.charlm import CharLMTask
 from triptych.training.checkpoints import AtomicCheckpointIO
@@ -34,7 +34,6 @@ COMMANDS = {
 }
 
 Said = Callable[..., str]
-SCRIPTS = CONF.parent / "scripts"
 
 
 @pytest.fixture
@@ -364,9 +363,10 @@ def test_a_path_of_strange_letters_trains_and_evaluates(
 
 
 def test_the_sentence_and_exit_code_of_a_real_process(tmp_path: Path) -> None:
-    """Once as a user has it: the script, in its own process."""
+    """Once as a user has it: the command, in its own process."""
     words = ["task=charlm", "modle.width=3", f"runs={tmp_path / 'runs'}"]
-    done = subprocess.run([sys.executable, SCRIPTS / "train.py", *words], capture_output=True, text=True, cwd=tmp_path)
+    command_line = [sys.executable, "-m", "triptych.commands", "train", *words]
+    done = subprocess.run(command_line, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
         "triptych: modle.width is not an option; did you mean model.width or model.depth or model.dropout?\n"

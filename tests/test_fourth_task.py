@@ -19,9 +19,8 @@ def call(command: str, *words: str, code: int = 0, **environment: str) -> str:
     """A command as a person types it who has the toy's modules on his path; what it printed."""
     path = os.pathsep.join([str(TOY), str(ROOT / "src")])
     variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{command}.py"), *words], env=variables, capture_output=True, text=True
-    )
+    command_line = [sys.executable, "-m", "triptych.commands", command, *words]
+    done = subprocess.run(command_line, env=variables, capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

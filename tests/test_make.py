@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triptych.commands.catalogue import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 MAKE = shutil.which("make")
 pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
@@ -23,14 +25,16 @@ print("pip at work", flush=True)
 time.sleep(float(os.environ["FAKE_SECONDS"]))"""
 
 # A Python that obeys FAKE_VERSION, FAKE_NO_VENV, FAKE_PIP (exit code) and FAKE_SECONDS (how long pip takes);
-# the rest goes to the real one. `-m venv` copies it: the environment that setup.sh makes is fake, too.
+# the rest goes to the real one. `-m venv` copies it: the environment that setup.sh makes is fake, too, and so is its
+# `triptych`, which only says that it ran.
 FAKE_PYTHON = f"""#!/bin/sh
 case "$*" in
   *sys.version_info*) echo "${{FAKE_VERSION:-3.11.7}}"
     case "${{FAKE_VERSION:-3.11.7}}" in 2.*|3.[0-9].*|3.10.*) exit 1;; esac;;
   *"import ensurepip"*) [ -z "${{FAKE_NO_VENV:-}}" ];;
   "-m venv"*) for folder; do :; done; rm -rf "$folder"; mkdir -p "$folder/bin"
-    echo home > "$folder/pyvenv.cfg"; cp "$0" "$folder/bin/python";;
+    echo home > "$folder/pyvenv.cfg"; cp "$0" "$folder/bin/python"; cp "$0" "$folder/bin/triptych";;
+  bench) echo "ran bench";;
   "-m pip install"*) [ -z "${{FAKE_SECONDS:-}}" ] || exec {sys.executable} -c '{SLOW_PIP}'
     echo "pip at work"; exit "${{FAKE_PIP:-0}}";;
   "-m pip"*|"-m ensurepip"*) ;;
@@ -38,7 +42,7 @@ case "$*" in
 esac
 """
 
-# Says what the script was given: its words, and its environment byte for byte.
+# Says what the program was given: its words, and its environment byte for byte.
 DUMP = f"""#!{sys.executable} -IS
 import json, os, sys
 names = {{os.fsdecode(k): v.decode("latin-1") for k, v in os.environb.items()}}
@@ -86,7 +90,7 @@ def start_make(folder: Path, *words: str, **extra: str) -> subprocess.Popen[str]
 
 
 def seen(folder: Path) -> tuple[list[str], dict[str, bytes]]:
-    """Words and environment of the last script; the record goes, so an old one never passes for a new one."""
+    """Words and environment of the last program; the record goes, so an old one never passes for a new one."""
     words, names = json.loads((folder / "seen.json").read_text())
     (folder / "seen.json").unlink()
     return words, {name: value.encode("latin-1") for name, value in names.items()}
@@ -100,10 +104,11 @@ def copy_project(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose environment is made; its Python records what it was given."""
+    """A project whose environment is made; its programs record what they were given."""
     folder = tmp_path_factory.mktemp("ready").resolve() / "a folder"
     copy_project(folder)
     executable(folder / ".venv/bin/python", DUMP)
+    executable(folder / ".venv/bin/triptych", DUMP)
     executable(folder / ".venv/bin/oxlint", '#!/bin/sh\necho "$*" > linted\n')  # the one tool that is no module
     (folder / ".venv/.ready").write_text(f"{folder}\n")
     return folder
@@ -147,19 +152,19 @@ def test_make_alone_lists_every_target_in_one_line_each(ready: Path) -> None:
 def test_args_become_words_and_the_command_is_shown(ready: Path) -> None:
     result = run_make(ready, "train", "task=charlm", "args=trainer.max_steps=200 'name=a b'\nx=$((1+1))")
     words, _ = seen(ready)
-    assert words == ["scripts/train.py", "task=charlm", "trainer.max_steps=200", "name=a b", "x=2"]
-    assert ".venv/bin/python scripts/train.py task='charlm' trainer.max_steps=200" in result.stdout
+    assert words == ["train", "task=charlm", "trainer.max_steps=200", "name=a b", "x=2"]
+    assert ".venv/bin/triptych train task='charlm' trainer.max_steps=200" in result.stdout
 
 
 def test_train_without_a_task_passes_nothing(ready: Path) -> None:
     run_make(ready, "train")
-    assert seen(ready)[0] == ["scripts/train.py"]
+    assert seen(ready)[0] == ["train"]
 
 
 @pytest.mark.parametrize("task", ["$(shell touch bad)", "`touch bad`", "a'b", "a b", "; touch bad", "$(", "a,b"])
-def test_a_strange_task_reaches_the_script_as_one_word(ready: Path, task: str) -> None:
+def test_a_strange_task_reaches_the_program_as_one_word(ready: Path, task: str) -> None:
     run_make(ready, "train", f"task={task}")
-    assert seen(ready)[0] == ["scripts/train.py", f"task={task}"]
+    assert seen(ready)[0] == ["train", f"task={task}"]
     assert not (ready / "bad").exists()
 
 
@@ -178,10 +183,11 @@ def test_dashboard_takes_a_port_and_refuses_a_word(ready: Path) -> None:
     assert "port= takes a number" in sentence(run_make(ready, "dashboard", "port=$(error no)"))
 
 
-def test_every_script_that_make_calls_has_its_target(ready: Path) -> None:
-    for name in ("train", "evaluate", "predict", "explain", "report", "bench"):
+def test_targets_are_commands_of_the_same_name(ready: Path) -> None:
+    for name in ("train", "sweep", "evaluate", "predict", "explain", "report", "compare", "bench"):
         run_make(ready, name)
-        assert seen(ready)[0] == [f"scripts/{name}.py"]
+        assert seen(ready)[0] == [name]
+        assert name in COMMANDS
 
 
 def test_clean_keeps_runs_and_the_environment(ready: Path) -> None:
@@ -216,7 +222,7 @@ def test_text_arrives_as_typed(ready: Path, text: str) -> None:
     assert result.returncode == 0, result.stderr
     words, environment = seen(ready)
     assert environment["TRIPTYCH_INPUT"] == text.encode()
-    assert words == ["scripts/predict.py"]
+    assert words == ["predict"]
     assert not (ready / "bad").exists()
     assert "input" not in environment
 
@@ -280,13 +286,12 @@ def test_the_first_command_sets_up_and_the_second_does_not(fresh: Path) -> None:
 
 
 def test_any_target_sets_up_and_other_contents_of_pyproject_do_so_again(fresh: Path) -> None:
-    executable(fresh / "scripts/bench.py", "print('benched')")
     assert "pip at work" in run_make(fresh, "bench").stdout
     project = fresh / "pyproject.toml"
     soon = time.time() + 5
     os.utime(project, (soon, soon))
     touched = run_make(fresh, "bench").stdout
-    assert "benched" in touched
+    assert "ran bench" in touched
     assert "pip at work" not in touched, "only its date changed"
     project.write_text(project.read_text() + "\n# more\n")
     os.utime(project, (soon, soon))
@@ -297,7 +302,6 @@ def test_a_copied_folder_does_not_run_the_code_of_the_old_one(fresh: Path) -> No
     run_make(fresh, "setup")
     copy = fresh.parent / "copy"
     shutil.copytree(fresh, copy)
-    executable(copy / "scripts/bench.py", "print('benched')")
     assert "pip at work" in run_make(copy, "bench").stdout
     assert "pip at work" not in run_make(copy, "bench").stdout
 
@@ -380,7 +384,6 @@ def test_a_half_made_environment_is_repaired(fresh: Path, left: str) -> None:
     if left == "dangling":  # the Python that made it was upgraded away
         (fresh / ".venv/bin/python").symlink_to("/nowhere/python3.11")
         stamp(fresh).write_text(f"{fresh}\n")
-        executable(fresh / "scripts/bench.py", "")
     if left == "junk":
         executable(fresh / ".venv/bin/python", "#!/bin/sh\nexit 1\n")
     result = run_make(fresh, "bench" if left == "dangling" else "setup")

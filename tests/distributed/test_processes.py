@@ -135,7 +135,7 @@ def test_translations_are_gathered_and_losses_weighted_by_tokens(compose_transla
     assert summary(one)["seen"] == summary(two)["seen"]
 
 
-COMMAND = [sys.executable, str(CONF.parent / "scripts" / "train.py"), *DIGITS, "trainer.max_steps=100000"]
+COMMAND = [sys.executable, "-m", "triptych.commands", "train", *DIGITS, "trainer.max_steps=100000"]
 
 
 def others_of(pid: int) -> list[int]:

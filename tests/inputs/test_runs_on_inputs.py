@@ -166,7 +166,7 @@ def test_one_of_each_kind_through_the_command(kind: str, file: Path, tmp_path: P
         done = subprocess.run(
             [
                 sys.executable,
-                "scripts/train.py",
+                *("-m", "triptych.commands", "train"),
                 *words,
                 *given,
                 f"data.path={json.dumps(str(file.parent / case['given']))}",

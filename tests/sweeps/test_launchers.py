@@ -36,7 +36,7 @@ TRIALS = (
 
 
 def sweep(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(CONF.parent / "scripts" / "sweep.py"), *TRIALS, f"runs={runs}", *words]
+    command = [sys.executable, "-m", "triptych.commands", "sweep", *TRIALS, f"runs={runs}", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=900)
 
 

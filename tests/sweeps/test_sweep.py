@@ -249,7 +249,7 @@ def test_the_wandb_sweep_names_options_that_exist_in_the_form_that_hydra_reads()
         assert OmegaConf.select(config, name, throw_on_missing=True) is not None, name
     assert sweep["metric"]["name"] in CharLMTask.metrics
     assert sweep["command"][-1] == "${args_no_hyphens}"
-    assert (CONF.parent / sweep["program"]).exists()
+    assert sweep["command"][:2] == ["${program}", "train"]
     assert config.logger.wandb.project == sweep["project"]
 
 

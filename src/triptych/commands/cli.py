@@ -4,22 +4,65 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from triptych.config.messages import CONF, own_settings, refuse_added, refuse_flattened, sentence, takes_groups
-from triptych.config.registers import ALLOW
+from triptych.commands import help_text
+from triptych.commands.words import COMPLETION, FROM_ENVIRONMENT, HELP, find_command, parse
+from triptych.config import search_path
+from triptych.config.search_path import CONF
 from triptych.errors import UserError
 
-# Free text and paths reach us here as they were typed; see the Makefile.
-FROM_ENVIRONMENT = {
-    "TRIPTYCH_INPUT": "input",
-    "TRIPTYCH_RUN": "run",
-    "TRIPTYCH_DATA_PATH": "data.path",
-    "TRIPTYCH_RESUME": "resume",
-    "TRIPTYCH_OUTPUT": "output",
-    "TRIPTYCH_REFERENCE": "reference",
-    "TRIPTYCH_RUNS": "runs",
-}
+
+def main() -> None:
+    """What ``triptych`` on a command line does: help texts at once, everything else through `command`."""
+    typed = sys.argv[1:]
+    try:
+        if not typed or typed[0] in HELP:
+            print(help_text.overview())
+            return
+        if typed[0] == "--version":
+            from importlib.metadata import version
+
+            print(f"triptych {version('triptych')}")
+            return
+        if typed[0] in COMPLETION or (typed[1:] and typed[1] in COMPLETION):
+            from triptych.commands import completion
+
+            completion.run(typed)
+            return
+        chosen = find_command(typed[0])
+        rest = search_path.take_config_dirs(typed[1:]) if chosen.config else typed[1:]
+        line = parse(chosen, rest, help_text.names(chosen), os.environ)
+        if line.help:
+            print(help_text.of_command(chosen, line.hydra))
+            return
+        for note in search_path.notes():
+            print(note, file=sys.stderr)
+        module, _, name = chosen.function.partition(":")
+        function = getattr(import_module(module), name)
+        if chosen.config is None:
+            function(line.texts)
+            return
+        config_name = chosen.config
+    except UserError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        sys.exit(130)
+    sys.argv = ["triptych", *line.hydra]
+    before = {name: os.environ.get(name) for name in line.texts}
+    os.environ.update(line.texts)  # byte for byte: neither Hydra nor OmegaConf reads them
+    try:
+        command(function, config_name, sweep=chosen.name == "sweep")
+    finally:  # the next command of this process, in a notebook say, has texts of its own
+        for name, text in before.items():
+            os.environ.pop(name, None)
+            if text is not None:
+                os.environ[name] = text
 
 
 def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = False) -> None:
@@ -32,6 +75,9 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed with Hydra's own traceback
     import hydra
     from hydra.core.hydra_config import HydraConfig
+
+    from triptych.config.messages import refuse_added, refuse_flattened, sentence, takes_groups
+    from triptych.config.registers import ALLOW
 
     failures: list[Exception] = []
 
@@ -48,15 +94,16 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
             failures.append(error)
             return None
 
-    words = [_switch(word, config_name) for word in sys.argv[1:] if not word.startswith("allow=")]
+    overrides = [_switch(word, config_name) for word in sys.argv[1:] if not word.startswith("allow=")]
     # For every process that this one starts, too.
     allowed = [word.removeprefix("allow=").strip("[]") for word in sys.argv[1:] if word.startswith("allow=")]
     if allowed:
         os.environ[ALLOW] = ",".join(allowed).replace(" ", "")
     try:
         if config_name == "train":
-            words = _sweep_words(words, always=sweep)
-        sys.argv[1:] = words
+            overrides = _sweep_words(overrides, always=sweep)
+        sys.argv[1:] = overrides
+        search_path.register()
         where = (str(CONF), config_name) if takes_groups(config_name) else (None, _alone(config_name))
         hydra.main(version_base="1.3", config_path=where[0], config_name=where[1])(body)()
         if failures:
@@ -82,8 +129,10 @@ def _alone(config_name: str) -> str:
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    file = search_path.file(config_name)
+    assert file is not None, f"conf/{config_name}.yaml is part of the installation"
     name = f"{config_name}_alone"  # Hydra would take one of the file's own name for its schema
-    ConfigStore.instance().store(name=name, node=OmegaConf.load(CONF / f"{config_name}.yaml"))
+    ConfigStore.instance().store(name=name, node=OmegaConf.load(file))
     return name
 
 
@@ -92,8 +141,11 @@ def _switch(word: str, config_name: str = "train") -> str:
     found = re.fullmatch(r"(\w+)=(true|false)", word, re.IGNORECASE)
     if not found:
         return word
+    from triptych.config.messages import own_settings, takes_groups
+
     parts = own_settings(config_name).get(found[1])
-    several = (CONF / found[1]).is_dir() if takes_groups(config_name) else isinstance(parts, dict) and "draw" in parts
+    grouped = takes_groups(config_name)
+    several = search_path.is_group(found[1]) if grouped else isinstance(parts, dict) and "draw" in parts
     return f"{found[1]}.draw={found[2]}" if several else word
 
 
@@ -139,4 +191,5 @@ def _add_environment(config: Any) -> None:
         node = OmegaConf.select(config, parent) if parent else config
         if node is None or last not in node.keys():  # noqa: SIM118 (``in`` denies a key whose value is still missing)
             raise UserError(f"{last}= is not an option of this command")
-        node[last] = literal_text(text)
+        # OmegaConf takes ??? for a value that is missing, unless it comes out of an interpolation.
+        node[last] = f"${{oc.env:{variable}}}" if text == "???" else literal_text(text)

@@ -5,13 +5,13 @@ import errno
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from triptych.config import search_path
+from triptych.config.search_path import CONF
 from triptych.errors import UserError
 from triptych.runs.stored import RENAMED
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
 DISK = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.EIO}
 
 
@@ -57,7 +57,9 @@ def own_settings(config_name: str) -> dict[str, Any]:
     """What a command's own file in conf/ holds, as it is written there."""
     from omegaconf import OmegaConf
 
-    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{config_name}.yaml"), resolve=False)
+    file = search_path.file(config_name)
+    assert file is not None, f"conf/{config_name}.yaml is part of the installation"
+    settings = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     return {str(name): value for name, value in settings.items()} if isinstance(settings, dict) else {}
 
 
@@ -78,11 +80,12 @@ def refuse_added(config: Any, words: Iterable[str], config_name: str = "train") 
     there = own_settings(config_name)
     for word in words:
         key = word.partition("=")[0]
-        if key.startswith("+") and "@" not in key and "/" not in key and key.lstrip("+") not in there:
-            parent = OmegaConf.select(config, key.lstrip("+").rpartition(".")[0] or "nothing")
-            is_group = takes_groups(config_name) and (CONF / key.lstrip("+")).is_dir()
+        name = key.lstrip("+")
+        if key.startswith("+") and "@" not in key and "/" not in key and name not in there:
+            parent = OmegaConf.select(config, name.rpartition(".")[0] or "nothing")
+            is_group = takes_groups(config_name) and search_path.is_group(name)
             if not is_group and (not OmegaConf.is_dict(parent) or "_target_" not in parent):
-                raise UnknownOption(key.lstrip("+"))
+                raise UnknownOption(name)
 
 
 def _configuration_sentence(error: Exception, config_name: str) -> str:
@@ -116,10 +119,10 @@ def _configuration_sentence(error: Exception, config_name: str) -> str:
         return f"{found[1]} exists already: write {found[1]}=... without the +"
     if found := re.search(r"Could not (?:find|load) '([^']+)'", text):
         group, _, option = found[1].rpartition("/")
-        return f"{group}={option} does not exist; {_nearest(option, _options(group), f'{group}=')}"
+        return f"{group}={option} does not exist; {_nearest(option, search_path.options(group), f'{group}=')}"
     if found := re.search(r"You must specify '([^']+)'", text):
         group = found[1].split("@")[0]
-        return f"say which {group}: {group}=NAME, one of: {', '.join(_options(group))}"
+        return f"say which {group}: {group}=NAME, one of: {', '.join(search_path.options(group))}"
     if isinstance(error, MissingMandatoryValue) or "Missing mandatory value" in text:
         key = getattr(error, "full_key", None) or text.rsplit(":", 1)[-1].strip()
         return f"{key} is not set: give {key}=..."
@@ -153,10 +156,6 @@ def _nearest(name: str, names: list[str], prefix: str = "") -> str:
     return f"there are: {', '.join(sorted(shown))}"
 
 
-def _options(group: str) -> list[str]:
-    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
-
-
 def _known_keys(config_name: str) -> list[str]:
     """Every dotted key of the configuration as composed from the choices of this command line that compose."""
     from hydra import compose, initialize_config_dir
@@ -164,7 +163,7 @@ def _known_keys(config_name: str) -> list[str]:
     from omegaconf import OmegaConf
 
     GlobalHydra.instance().clear()
-    groups = {folder.name for folder in CONF.iterdir() if folder.is_dir()} if takes_groups(config_name) else set()
+    groups = set(search_path.groups()) if takes_groups(config_name) else set()
     choices = [word for word in sys.argv[1:] if "=" in word and word.split("=")[0].lstrip("+") in groups]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         try:

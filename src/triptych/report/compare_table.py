@@ -142,7 +142,7 @@ def read(run: RunFolder, metric: str, mode: str) -> Row:
     else:
         notes.append("This run has written nothing yet, or ended before it did.")
     status = str(summary.get("status") or "running")
-    if status == "running" and not _alive(run):
+    if status == "running" and not run.held:
         status = "killed"
     try:
         logged = metrics_file.read(run.path / "metrics.csv")
@@ -282,16 +282,3 @@ def _numbers(found: Any) -> dict[str, float]:
         for name, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-def _alive(run: RunFolder) -> bool:
-    """Whether a process holds the run; looking takes the lock for a moment where none does."""
-    if not (run.path / ".lock").exists():
-        return False
-    try:
-        taken = run.lock()
-    except OSError:  # not ours to look into
-        return True
-    if taken:
-        run.release()
-    return not taken

@@ -46,6 +46,19 @@ class RunFolder:
         """Give the folder back."""
         self._lock.release()
 
+    @property
+    def held(self) -> bool:
+        """Whether a living process holds the run; looking takes the lock for a moment where none does."""
+        if not (self.path / ".lock").exists():
+            return False
+        try:
+            taken = self.lock()
+        except OSError:  # not ours to look into
+            return True
+        if taken:
+            self.release()
+        return not taken
+
     def config(self, setting: str = "run") -> DictConfig:
         """The configuration of the run. Raises UserError naming ``setting`` when the folder is no run."""
         file = self.path / CONFIG
@@ -67,9 +80,10 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says; empty when it is missing or damaged."""
         try:
-            return json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
+            summary = json.loads((self.path / SUMMARY).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
+        return summary if isinstance(summary, dict) else {}
 
     def write_answers(self, answers: list[dict[str, str]]) -> None:
         """Keep what the model answered to the test split, a JSON object a line."""
