@@ -51,6 +51,15 @@ def test_its_callback_runs_and_ours_is_switched_off(run: Path) -> None:
     assert not (run / "explain.json").exists()
 
 
+def test_a_failure_between_the_folder_and_training_is_in_the_status(tmp_path: Path) -> None:
+    """The callback is made once the run has a folder, and refuses then."""
+    words = ["task=majority", "callbacks=[default,weight_norm]", "callbacks.weight_norm.power=-1.0", f"runs={tmp_path}"]
+    printed = call("train", "--config-dir", str(TOY / "conf"), *words, code=2)
+    assert printed.endswith("triptych: callbacks.weight_norm.power=-1.0; it must be above 0\n")
+    (summary,) = (tmp_path / "majority").glob("2*/summary.json")
+    assert json.loads(summary.read_text(encoding="utf-8"))["status"] == "failed"
+
+
 def test_it_is_evaluated_predicts_and_reports(run: Path) -> None:
     assert "test/loss" in call("evaluate", f"run={run}", "allow=majority")
     assert call("predict", "allow=majority", TRIPTYCH_RUN=str(run), TRIPTYCH_INPUT="111101111").strip() == "1"

@@ -19,7 +19,7 @@ from triptych.config import build
 from triptych.data.tokenizers import PAD_ID
 from triptych.errors import UserError
 from triptych.inference.loading import Trained, load
-from triptych.runs.metrics_file import read
+from triptych.runs.metrics_rows import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = {

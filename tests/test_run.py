@@ -26,14 +26,14 @@ from triptych.commands.train import train
 from triptych.errors import UserError
 from triptych.inference.loading import load
 from triptych.maps import record
-from triptych.runs import metrics_file
+from triptych.runs import metrics_rows
 
 
 def rows_of(run: Path) -> list[dict[str, float]]:
     """What a run logged, without the wall time."""
     return [
         {name: number for name, number in row.items() if name != "seconds"}
-        for row in metrics_file.read(run / "metrics.csv")
+        for row in metrics_rows.read(run / "metrics.csv")
     ]
 
 

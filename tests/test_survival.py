@@ -18,7 +18,7 @@ from conftest import Composed
 from triptych.commands.train import train
 from triptych.report import run_page
 from triptych.runs import folder
-from triptych.runs.metrics_file import read
+from triptych.runs.metrics_rows import read
 
 KILLS = 20
 SHORT = (

@@ -53,3 +53,13 @@ def test_an_installed_wheel_trains_and_answers_from_an_empty_folder(tmp_path: Pa
     text = "x = 3, [y] or ' \" {z}"
     assert triptych("predict", "runs/charlm/latest", text, "length=5").startswith(text)
     assert "finished" in triptych("runs")
+
+    # A task of one's own: its modules where Python finds them, its yaml files in ./conf.
+    shutil.copytree(ROOT / "tests" / "toy" / "conf", empty / "conf")
+    modules = {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT / "tests" / "toy")])}
+    here = empty / "runs" / "majority" / "latest"
+    words = ("task=majority", "callbacks=[default,weight_norm]", "trainer.accelerator=cpu")
+    run(empty, site / "bin" / "triptych", "train", *words, **modules)
+    assert (here / "ended.txt").read_text(encoding="utf-8") == "40\n"
+    answer = run(empty, site / "bin" / "triptych", "predict", here, "111", "allow=majority", **modules)
+    assert answer.stdout.strip() == "1"

@@ -24,7 +24,7 @@ from triptych.data.batches import TextBatch, TranslationBatch, balanced
 from triptych.distributed import collectives, launch
 from triptych.errors import UserError
 from triptych.runs import folder
-from triptych.runs.metrics_file import read
+from triptych.runs.metrics_rows import read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOGETHER = ("trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu")

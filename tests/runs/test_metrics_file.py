@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from triptych.runs.metrics_file import MetricsFile, read
+from triptych.runs.metrics_file import MetricsFile
+from triptych.runs.metrics_rows import read
 
 
 def lines(path: Path) -> list[list[str]]:

@@ -20,7 +20,7 @@ from triptych.commands.cli import CONF
 from triptych.commands.train import train
 from triptych.config import build
 from triptych.data.batches import Batch, ImageBatch, TextBatch, TranslationBatch
-from triptych.runs.metrics_file import read
+from triptych.runs.metrics_rows import read
 from triptych.tasks.base import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

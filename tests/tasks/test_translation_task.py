@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from triptych.errors import UserError
 from triptych.maps import record
-from triptych.runs import metrics_file
+from triptych.runs import metrics_rows
 
 Compose = Callable[..., DictConfig]
 TRANSFORMER = (
@@ -124,7 +124,7 @@ def test_a_run_learns_to_translate_and_align(translator: Path) -> None:
     assert 0 <= metrics["test/alignment_recall"] <= 1
     assert "lowest error rate on validation" in summary["notes"]["alignment"]
     assert "tok:13a" in summary["notes"]["bleu"]
-    rows = metrics_file.read(translator / "metrics.csv")
+    rows = metrics_rows.read(translator / "metrics.csv")
     assert {"val/bleu", "val/aer", "val/diagonality", "val/coverage"} <= {name for row in rows for name in row}
     for picture in ("alignment.png", "maps/step-00000150-alignment.png"):
         assert (translator / picture).read_bytes().startswith(b"\x89PNG")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from triptych.errors import UserError
 from triptych.maps import record
-from triptych.runs import metrics_file
+from triptych.runs import metrics_rows
 
 SMALL = (
     "data=digits",
@@ -198,7 +198,7 @@ def test_a_run_folder_holds_what_is_promised(run: Path) -> None:
     assert summary["metrics"]["test/accuracy"] > 0.12  # chance is 0.1, and these are 60 updates
     for file in ("images.json", "report.html", "samples.jsonl"):
         assert (run / file).is_file()
-    rows = metrics_file.read(run / "metrics.csv")
+    rows = metrics_rows.read(run / "metrics.csv")
     assert [int(row["step"]) for row in rows if "val/accuracy" in row] == [30, 60]
 
 
@@ -237,7 +237,7 @@ def test_two_runs_of_one_seed_are_the_same(run: Path, tmp_path: Path, one_thread
 
     again = train(compose_vit(f"runs={tmp_path}")).path
     rows, others = (
-        [{name: v for name, v in row.items() if name != "seconds"} for row in metrics_file.read(each / "metrics.csv")]
+        [{name: v for name, v in row.items() if name != "seconds"} for row in metrics_rows.read(each / "metrics.csv")]
         for each in (run, again)
     )
     assert rows == others
@@ -268,7 +268,7 @@ def test_a_resumed_run_is_the_same_run(run: Path, tmp_path: Path, one_thread: No
             running.train(compose_vit(f"runs={tmp_path}"))
     resumed = running.train(compose_vit(f"runs={tmp_path}", "resume=auto")).path
     rows, others = (
-        [{name: v for name, v in row.items() if name != "seconds"} for row in metrics_file.read(each / "metrics.csv")]
+        [{name: v for name, v in row.items() if name != "seconds"} for row in metrics_rows.read(each / "metrics.csv")]
         for each in (run, resumed)
     )
     assert rows == others

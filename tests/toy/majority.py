@@ -99,7 +99,7 @@ class BitData(TaskData):
         return Batches(self.rows[split], self.batch_size, None)
 
     def probes(self, count: int, length: int) -> list[Probe]:
-        return [self.probe(self.rows["validation"].bits[at]) for at in range(count)]
+        return [self.probe(bits) for bits in self.rows["validation"].bits[:count]]
 
     def probe(self, bits: Tensor) -> Probe:
         text = "".join(str(int(bit)) for bit in bits)
@@ -156,6 +156,8 @@ class WeightNorm(pl.Callback):
     metrics = ("val/weight_norm",)
 
     def __init__(self, *, folder: Path, power: float) -> None:
+        if power <= 0:
+            raise UserError(f"callbacks.weight_norm.power={power}; it must be above 0")
         self.folder, self.power = folder, power
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -1,5 +1,6 @@
 """What a run's training is put together from, the same in every process: data, task, callbacks, Trainer."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Assembly:
     @property
     def analyses(self) -> AnalysisGroup:
         """What is measured and concluded beside the task's own metrics."""
-        return AnalysisGroup(*(callback for callback in self.configured if isinstance(callback, Analysis)))
+        return _analyses(self.configured)
 
     @property
     def capture_error(self) -> float | None:
@@ -135,4 +136,8 @@ def analyses(config: DictConfig, folder: Path) -> AnalysisGroup:
         folder: The run's.
     """
     configured = build_callbacks(config, folder=folder, fingerprint="", resumed_at=None)
-    return AnalysisGroup(*(callback for callback in configured.values() if isinstance(callback, Analysis)))
+    return _analyses(configured.values())
+
+
+def _analyses(callbacks: Iterable[pl.Callback]) -> AnalysisGroup:
+    return AnalysisGroup(*(callback for callback in callbacks if isinstance(callback, Analysis)))

@@ -1,6 +1,5 @@
 """`triptych runs`: every run in a folder as a row of a table, the newest first."""
 
-import csv
 import math
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triptych.errors import UserError
-from triptych.runs import folder
+from triptych.runs import folder, metrics_rows
 from triptych.runs.folder import RunFolder
 
 console = Console(highlight=False, markup=False)
@@ -101,10 +100,6 @@ def _number(metrics: Any, name: str) -> float | None:
 
 def _best(run: RunFolder, metric: str, mode: str) -> float | None:
     """The best validation of a run that has not been tested."""
-    try:
-        with (run.path / "metrics.csv").open(encoding="utf-8", newline="") as file:
-            logged = [float(row[metric]) for row in csv.DictReader(file) if row.get(metric)]
-    except (OSError, ValueError, csv.Error):
-        return None
-    finite = [value for value in logged if math.isfinite(value)]
+    rows = metrics_rows.read(run.path / "metrics.csv")
+    finite = [row[metric] for row in rows if metric in row and math.isfinite(row[metric])]
     return (min if mode == "min" else max)(finite, default=None)

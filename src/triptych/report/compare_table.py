@@ -11,7 +11,7 @@ from typing import Any
 
 from triptych.errors import UserError
 from triptych.explain.evaluation.intervals import Interval, t_interval
-from triptych.runs import folder, metrics_file
+from triptych.runs import folder, metrics_rows
 from triptych.runs.folder import RunFolder
 from triptych.runs.readers import read_summary
 
@@ -145,7 +145,7 @@ def read(run: RunFolder, metric: str, mode: str) -> Row:
     if status == "running" and not run.held:
         status = "killed"
     try:
-        logged = metrics_file.read(run.path / "metrics.csv")
+        logged = metrics_rows.read(run.path / "metrics.csv")
     except (ValueError, csv.Error) as error:
         logged = []
         notes.append(f"metrics.csv could not be read ({type(error).__name__}).")

@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from triptych.files import write_text
+from triptych.runs.metrics_rows import read
 
 FIRST = ("step", "epoch", "seconds")
 
@@ -93,23 +94,3 @@ def _append(path: Path, lines: str) -> None:
     except OSError:
         os.truncate(path, size)
         raise
-
-
-def read(path: Path) -> list[dict[str, float]]:
-    """Rows of a metrics file as numbers, empty cells left out; a last line cut short by a kill is dropped."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            text = file.read()
-    except OSError:
-        return []
-    whole = text[: text.rfind("\n") + 1]
-    table = csv.DictReader(io.StringIO(whole, newline=""))
-    rows = []
-    for row in table:
-        try:
-            numbers = {name: float(cell) for name, cell in row.items() if cell not in ("", None)}
-        except (TypeError, ValueError):
-            continue
-        if "step" in numbers:
-            rows.append({**numbers, "step": int(numbers["step"])})
-    return rows

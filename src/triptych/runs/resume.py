@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from triptych.errors import UserError
 from triptych.files import remove_leftovers
-from triptych.runs import folder, metrics_file
+from triptych.runs import folder, metrics_rows
 from triptych.runs.folder import RunFolder
 
 # Left out when configurations are compared: how to resume, and where things are.
@@ -152,6 +152,6 @@ def _standing(run: RunFolder, stored: DictConfig) -> Resumed:
     remove_leftovers((run.path / folder.LAST).parent)
     step = folder.checkpoint_contents(run.checkpoint)["global_step"] if run.checkpoint else 0
     # A killed run had no time to write its summary: what its last checkpoint had cost stands with the metrics.
-    logged = [row.get("seconds", 0.0) for row in metrics_file.read(run.path / "metrics.csv") if row["step"] <= step]
+    logged = [row.get("seconds", 0.0) for row in metrics_rows.read(run.path / "metrics.csv") if row["step"] <= step]
     seconds = max([float(run.summary().get("fit_seconds") or 0.0), *logged])
     return Resumed(folder=run, config=stored, step=step, seconds=seconds)
