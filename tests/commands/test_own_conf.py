@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from lines import Ended, run
 
 from triptych.config import search_path
@@ -54,6 +55,7 @@ def test_a_new_group_is_no_unknown_option(line: Line, tmp_path: Path) -> None:
     write(tmp_path / "conf", "extras/one", "# @package _global_\nseed: 77\n")
     shown = line("train", "task=vit", "+extras=one", "--cfg", "job", "--package", "seed")
     assert (shown.code, shown.err) == (0, "")
+    assert not HydraConfig.initialized(), "what is done next in this process would say that it was called so"
     assert line("train", "task=vit", "+extras=one", "--cfg", "job").out.count("seed: 77") >= 1
     assert "extras=two does not exist; there are: one" in line("train", "task=vit", "+extras=two").err
 

@@ -80,6 +80,7 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
     from triptych.config.registers import ALLOW
 
     failures: list[Exception] = []
+    configured = HydraConfig.instance().cfg  # with ``--cfg``, Hydra leaves what it has shown in its place
 
     def body(config: Any) -> Any:
         is_trial = config.get("trial") is not None
@@ -119,6 +120,8 @@ def command(function: Callable[[Any], Any], config_name: str, *, sweep: bool = F
         if said is None:
             raise
         _fail(said)
+    finally:
+        HydraConfig.instance().cfg = configured
 
 
 def _alone(config_name: str) -> str:
